@@ -23,10 +23,10 @@ from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS, PolicyKind
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "kyverno_mp"
-VAGUE: Final = frozenset(
-    "asked found given gone had held it kept known left made of one other others ours"
-    " own owed place said seen shown taken text texts theirs told wanted what where"
-    " whole why".split()
+VAGUE: Final = re.compile(
+    "_*(?:asked|found|given|gone|had|held|it|kept|known|left|made|of|one|others?|ours"
+    "|own|owed|place|said|seen|shown|taken|texts?|theirs|told|wanted|what|where|whole"
+    "|why)"
 )
 """Names that could be those of any value. A name says what the thing is: ``policy``,
 ``namespace``, ``report``, ``error``."""
@@ -60,7 +60,7 @@ def vague_share(source_of: Mapping[str, str]) -> tuple[float, Counter[str]]:
     bound = Counter(
         name for source in source_of.values() for name in names_bound(ast.parse(source))
     )
-    vague = Counter({name: n for name, n in bound.items() if name.lstrip("_") in VAGUE})
+    vague = Counter({name: n for name, n in bound.items() if VAGUE.fullmatch(name)})
     return 100 * vague.total() / max(1, bound.total()), vague
 
 

@@ -134,7 +134,10 @@ def written_ns(raw: Json) -> int:
     """
     metadata = raw.get("metadata") or {}
     times = [metadata.get("creationTimestamp")]
-    times += [one.get("time") for one in metadata.get("managedFields") or ()]
+    times += [
+        managed_field.get("time")
+        for managed_field in metadata.get("managedFields") or ()
+    ]
     return max((_ns(one) for one in times if one), default=_ns(""))
 
 

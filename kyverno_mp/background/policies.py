@@ -151,7 +151,7 @@ class GenerateRule(msgspec.Struct, frozen=True):
     @property
     def copies_data(self) -> bool:
         """Whether the rule has data, not only clones."""
-        return any(one.data is not None for one in self._patterns)
+        return any(pattern.data is not None for pattern in self._patterns)
 
     @property
     def deletes_with_policy(self) -> bool:
@@ -172,11 +172,11 @@ class GenerateRule(msgspec.Struct, frozen=True):
         """Return the identities of the generated objects, without their content."""
         shown = (
             (
-                getattr(one, "list", ""),
-                *(one.api_version, one.kind, one.namespace, one.name),
-                *(one.clone.raw(), one.clone_list.raw()),
+                getattr(pattern, "list", ""),
+                *(pattern.api_version, pattern.kind, pattern.namespace, pattern.name),
+                *(pattern.clone.raw(), pattern.clone_list.raw()),
             )
-            for one in self._patterns
+            for pattern in self._patterns
         )
         return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
 
@@ -184,19 +184,21 @@ class GenerateRule(msgspec.Struct, frozen=True):
     def source_namespaces(self) -> frozenset[str] | None:
         """Return the namespaces of the sources; None if not known yet."""
         found = {
-            one.clone_list.namespace if one.clone_list.kinds else one.clone.namespace
-            for one in self._patterns
-            if one.clone_list.kinds or one.clone.name
+            pattern.clone_list.namespace
+            if pattern.clone_list.kinds
+            else pattern.clone.namespace
+            for pattern in self._patterns
+            if pattern.clone_list.kinds or pattern.clone.name
         }
         return None if any("{{" in one for one in found) else frozenset(found)
 
     def downstream_kinds(self) -> list[tuple[str, str]] | None:
         """Return (apiVersion, kind) of the generated objects; None if not known yet."""
         found: dict[tuple[str, str], None] = {}
-        for one in self._patterns:
-            kinds = [(one.api_version, one.kind)]
-            if one.clone_list.kinds:
-                kinds = [_split(each) for each in one.clone_list.kinds]
+        for pattern in self._patterns:
+            kinds = [(pattern.api_version, pattern.kind)]
+            if pattern.clone_list.kinds:
+                kinds = [_split(each) for each in pattern.clone_list.kinds]
             for api_version, kind in kinds:
                 if "{{" in f"{api_version}{kind}" or not kind:
                     return None
@@ -232,8 +234,8 @@ class MutateRule(msgspec.Struct, frozen=True):
         """Return the kinds of its targets; None if not known yet."""
         mutate = self.linked.ir.mutate
         found = []
-        for one in (mutate.targets if mutate else None) or ():
-            kind = parse_kind(str(one.selected.source.get("kind") or "")).kind
+        for target in (mutate.targets if mutate else None) or ():
+            kind = parse_kind(str(target.selected.source.get("kind") or "")).kind
             if not kind or "{{" in kind or "*" in kind:
                 return None
             found.append(kind)
@@ -308,7 +310,7 @@ def _compiled(
 
 def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
     """Return the policy without the exceptions over their memory budget."""
-    given = (one for rule in compiled.rules for one in rule.exceptions)
+    given = (exception for rule in compiled.rules for exception in rule.exceptions)
     dropped = exceptions_over_budget(given, name)
     if not dropped:
         return compiled
@@ -325,21 +327,25 @@ def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
 def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:
     """Return the exceptions by key; which ones fit a budget depends on the order."""
     documents = (examine(msgspec.json.decode(raw)).document for raw in raws)
-    found = [one for one in documents if isinstance(one, PolicyException)]
+    found = [
+        document for document in documents if isinstance(document, PolicyException)
+    ]
     return sorted(found, key=lambda one: one.key)
 
 
 def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> ReadyPolicy:
     rules = {rule.name: rule for rule in spec.rules}
     generates = {
-        one.ir.name: GenerateRule(one, body, _existing(body, spec))
-        for one in link_generations(compiled)
-        if (body := rules[one.ir.name].generate) is not None
+        generation.ir.name: GenerateRule(generation, body, _existing(body, spec))
+        for generation in link_generations(compiled)
+        if (body := rules[generation.ir.name].generate) is not None
     }
     mutates = {
-        one.ir.name: MutateRule(one, _on_update(rules.get(one.ir.name), spec))
-        for one in link_mutations(compiled)
-        if one.is_existing
+        mutation.ir.name: MutateRule(
+            mutation, _on_update(rules.get(mutation.ir.name), spec)
+        )
+        for mutation in link_mutations(compiled)
+        if mutation.is_existing
     }
     return ReadyPolicy(
         stored, compiled.policy, generates, mutates, spec.use_server_side_apply

@@ -168,7 +168,7 @@ class Requests:
                 return Result()
             tasks = dict(lane.tasks)
             names = list(lane.requests)
-        calls = [partial(self._run_task, key, *one) for one in tasks.values()]
+        calls = [partial(self._run_task, key, *task) for task in tasks.values()]
         calls += [partial(self._isolated, one) for one in self._in_order(names)]
         later: list[float] = []
         refused: DependencyError | None = None

@@ -83,7 +83,7 @@ class StoredPolicies:
     @property
     def synced(self) -> bool:
         """Whether all policies were listed at least once."""
-        return all(one.synced for one in self.informers)
+        return all(informer.synced for informer in self.informers)
 
     def get(self, name: str) -> StoredPolicy | None:
         """Return a policy by ``name`` or ``namespace/name``; None if unknown."""

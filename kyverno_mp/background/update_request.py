@@ -284,8 +284,8 @@ class Task(msgspec.Struct, frozen=True):
         """Return the user who made the request, or None."""
         if self.request is None:
             return None
-        found = self.request.spec.context.user_info
-        return found if found.user_info.username else None
+        user_info = self.request.spec.context.user_info
+        return user_info if user_info.user_info.username else None
 
     @property
     def is_unchecked(self) -> bool:

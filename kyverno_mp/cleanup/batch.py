@@ -192,9 +192,9 @@ class Batcher:
         except KubeNotFound:
             # K8S: the kind was removed together with its objects.
             return None
-        for one in found.get("items") or ():
-            if one["metadata"].get("name") == name:
-                return one
+        for item in found.get("items") or ():
+            if item["metadata"].get("name") == name:
+                return item
         return None
 
     def _fail(self, candidate: Candidate, error: DependencyError) -> None:

@@ -119,7 +119,7 @@ class DeletingPlan(OfPolicy):
 
     def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
         """Return the only names of the objects, [] = any; namespaces are unlimited."""
-        naming = [one for one in self._rules if _names(one, resource)]
+        naming = [rule for rule in self._rules if _names(rule, resource)]
         return exact_texts(one.names for one in naming), []
 
     def judge(self, data: ClusterData) -> Judge:
@@ -179,10 +179,11 @@ def _wanted(group: str, version: str, plural: str, directory: Directory) -> Want
     if "/" in plural:
         return WantedKind(text, (), f"{text}: a subresource cannot be deleted")
     found = [
-        one
-        for one in directory.resources
-        if (one.group, one.version, one.plural) == (group, version, plural)
-        and not one.subresource
+        resource
+        for resource in directory.resources
+        if (resource.group, resource.version, resource.plural)
+        == (group, version, plural)
+        and not resource.subresource
     ]
     return WantedKind(text, found, is_versioned=True)
 
@@ -197,5 +198,7 @@ def _names(rule: ResourceRuleIR, resource: Resource) -> bool:
 
 def _reads_namespace(ir: DeletingPolicyIR) -> bool:
     named = [*ir.conditions, *ir.variables]
-    named += [one for exception in ir.exceptions for one in exception.conditions]
+    named += [
+        condition for exception in ir.exceptions for condition in exception.conditions
+    ]
     return any(names_any(one.expression, _NAMESPACE) for one in named)

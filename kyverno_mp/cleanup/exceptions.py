@@ -110,8 +110,8 @@ class Exceptions:
             else:
                 self._absent_at = failures
                 return
-        text = f"PolicyExceptions are not known: {reason}"
-        raise KubeUnavailable("cleanup.exceptions", text)
+        message = f"PolicyExceptions are not known: {reason}"
+        raise KubeUnavailable("cleanup.exceptions", message)
 
     def _read(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         texts = [
@@ -153,6 +153,6 @@ def _text(raw: msgspec.Raw) -> bytes:
 def _names(text: bytes, stored: StoredPolicy) -> bool:
     document: Json = msgspec.json.decode(text)
     return any(
-        (one.get("name"), one.get("kind")) == (stored.name, stored.kind)
-        for one in (document.get("spec") or {}).get("policyRefs") or ()
+        (policy_ref.get("name"), policy_ref.get("kind")) == (stored.name, stored.kind)
+        for policy_ref in (document.get("spec") or {}).get("policyRefs") or ()
     )

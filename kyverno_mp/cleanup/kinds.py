@@ -56,7 +56,7 @@ class Kinds:
         Raises: DependencyError.
         """
         directory = self.published() or self._discovery.directory
-        if all(one.resources or one.problem for one in plan.kinds(directory)):
+        if all(kind.resources or kind.problem for kind in plan.kinds(directory)):
             return directory
         if (
             directory.resources

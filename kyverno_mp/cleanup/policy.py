@@ -149,9 +149,9 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
         created_s=seconds_of(metadata.creation_timestamp) or 0,
         last_s=seconds_of(last) if last else None,
         is_running=any(
-            (one.type, one.reason, one.observed_generation)
+            (condition.type, condition.reason, condition.observed_generation)
             == (CONDITION, RUNNING, metadata.generation)
-            for one in (*(status.conditions or ()), *(of_cel.conditions or ()))
+            for condition in (*(status.conditions or ()), *(of_cel.conditions or ()))
         ),
         annotations=ours,
         spec=bytes(found.spec),

@@ -155,6 +155,6 @@ class RunRecorder:
 
 def shown(candidates: Sequence[Candidate]) -> str:
     """Return the names of the first candidates, and the number of the others."""
-    names = [one.shown for one in candidates[:CLEANUP_SHOWN_MAX]]
+    names = [candidate.shown for candidate in candidates[:CLEANUP_SHOWN_MAX]]
     more = len(candidates) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

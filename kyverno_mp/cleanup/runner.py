@@ -168,7 +168,7 @@ class _Run:
         for reason in batch.reasons:
             text += f"; {reason}"
         is_forbidden = bool(batch.forbidden) or any(
-            one.is_permission for one in found.failures
+            failure.is_permission for failure in found.failures
         )
         is_done = not (batch.failed or found.failures)
         reason = "Succeeded" if is_done else "Forbidden" if is_forbidden else "Failed"
@@ -176,7 +176,7 @@ class _Run:
 
 
 def _with(text: str, found: Scan) -> str:
-    return "; ".join((text, *(one.text for one in found.failures)))
+    return "; ".join((text, *(failure.text for failure in found.failures)))
 
 
 def _may_delete(access: OwnAccess, one: Candidate) -> bool:

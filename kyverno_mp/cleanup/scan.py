@@ -207,7 +207,9 @@ def resources_of(
         if wanted.problem:
             found.fail(Failure(wanted.problem, text))
             continue
-        served = [one for one in wanted.resources if _VERBS.issubset(one.verbs)]
+        served = [
+            resource for resource in wanted.resources if _VERBS.issubset(resource.verbs)
+        ]
         if not served:
             reason = f"kind {text} is not served, or its objects cannot be deleted"
             found.fail(Failure(reason, text))

@@ -195,9 +195,9 @@ class Cleanup:
     def problems(self) -> list[str]:
         """Return the current problems."""
         failing = [
-            f"watch of {one.scope.resource.plural}: {one.last_error}"
-            for one in self._all_informers()
-            if one.failures >= _FAILING and not _may_lack(one)
+            f"watch of {informer.scope.resource.plural}: {informer.last_error}"
+            for informer in self._all_informers()
+            if informer.failures >= _FAILING and not _may_lack(informer)
         ]
         more = sum(map(len, self.informers)) - CLEANUP_POLICIES_MAX
         if more > 0:
@@ -206,7 +206,9 @@ class Cleanup:
                 " do not run"
             )
         refused = [
-            text for one in self._controllers.values() for text in one.problems()
+            text
+            for controller in self._controllers.values()
+            for text in controller.problems()
         ]
         return [*failing, *refused[:CLEANUP_SHOWN_MAX], *self.ttl.problems()]
 

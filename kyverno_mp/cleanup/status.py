@@ -238,9 +238,9 @@ def _others(holder: Json, name: str) -> list[Json]:
 def _is_ready(conditions: Iterable[Json]) -> bool:
     """Return whether a policy is valid and has the permissions to run."""
     return not any(
-        (one.get("type") == CONDITION and one.get("reason") in _NOT_READY)
-        or (one.get("type") == _PERMITTED and one.get("status") != _TRUE)
-        for one in conditions
+        (condition.get("type") == CONDITION and condition.get("reason") in _NOT_READY)
+        or (condition.get("type") == _PERMITTED and condition.get("status") != _TRUE)
+        for condition in conditions
     )
 
 

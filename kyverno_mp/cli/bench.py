@@ -203,7 +203,7 @@ def _compiled(paths: Sequence[str]) -> Compiled:
         _note(
             f"not measured, bench evaluates only ClusterPolicies and Policies: {name}"
         )
-    if not any(one.rules for one in compiled.policies):
+    if not any(policy.rules for policy in compiled.policies):
         raise CommandFailed(f"no policies with rules in {', '.join(paths)}")
     return compiled
 
@@ -218,7 +218,7 @@ def _stored(found: PolicySet) -> Compiled:
         _note(f"not measured: {name}: {reason}")
     for name, error in compiled.invalid:
         _note(f"not measured: policy {name}: {error.message}")
-    if not any(one.rules for one in compiled.policies):
+    if not any(policy.rules for policy in compiled.policies):
         raise CommandFailed("the cluster has no policies with rules")
     return compiled
 
@@ -248,7 +248,10 @@ def _measure(
 
 
 def _matches(responses: Sequence[Response]) -> bool:
-    return any(one.results or one.passed or one.skipped for one in responses)
+    return any(
+        response.results or response.passed or response.skipped
+        for response in responses
+    )
 
 
 def _rounds(

@@ -94,15 +94,15 @@ class _Preview:
             "matched": found.matched,
             "objects": [
                 {
-                    "apiVersion": one.resource.api_version,
-                    "kind": one.resource.kind,
-                    "namespace": one.key[0],
-                    "name": one.key[1],
-                    "uid": one.uid,
+                    "apiVersion": candidate.resource.api_version,
+                    "kind": candidate.resource.kind,
+                    "namespace": candidate.key[0],
+                    "name": candidate.key[1],
+                    "uid": candidate.uid,
                 }
-                for one in found.candidates
+                for candidate in found.candidates
             ],
-            "problems": [one.text for one in found.failures],
+            "problems": [failure.text for failure in found.failures],
         }
 
     def summary(self) -> str:
@@ -150,7 +150,7 @@ def _compiled(
         naming = exceptions.naming(one)
         return compiled_deleting_policy(one, naming, exceptions.digest(one), settings)
 
-    needed = any(one.is_deleting for one in policies)
+    needed = any(policy.is_deleting for policy in policies)
     with listed(exceptions.informers if needed else ()):
         return [compiled(one) for one in policies]
 

@@ -28,10 +28,10 @@ def command(shells: tuple[str, ...]) -> None:
     found = get_completion_class(shell) if shell in _SHELLS else None
     if found is None:
         known = ", ".join(_SHELLS)
-        text = (
+        message = (
             f'invalid argument "{shell}" for "kyverno-mp completion"; one of: {known}'
         )
-        raise CommandFailed(text)
+        raise CommandFailed(message)
     # Imported late: main imports this module.
     from kyverno_mp.cli.main import cli
 

@@ -103,7 +103,7 @@ def _page(path: tuple[str, ...], found: click.Command, suffix: str) -> str:
 
 def _epilog(found: Command | Group, program: str) -> list[str]:
     """Return the examples and exit codes at the end of the help page."""
-    shown = [one.text(program) for one in found.examples]
+    shown = [example.text(program) for example in found.examples]
     lines = ["", "### Examples", "", "```sh", "\n\n".join(shown), "```", ""]
     lines += ["### Exit codes", "", "| Code | Meaning |", "|---|---|"]
     return lines + [f"| `{code}` | {text} |" for code, text in EXITS[found.path]]

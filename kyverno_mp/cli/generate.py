@@ -90,7 +90,7 @@ def preview(
     parts = _Parts(cluster, options)
     of_rules, generating = parts.of_rules(), parts.generating()
     # Exceptions apply only to GeneratingPolicies here.
-    needed = any(isinstance(one, StoredPolicy) for one in policies)
+    needed = any(isinstance(policy, StoredPolicy) for policy in policies)
     with listed(generating.policies.exceptions if needed else ()):
         return [
             generating.preview(generating.policies.ready(one))

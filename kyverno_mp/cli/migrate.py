@@ -59,7 +59,9 @@ def migrate(client: Client, names: Sequence[str]) -> None:
 
 def _storage_version(definition: Json) -> str:
     versions = definition["spec"]["versions"]
-    return next((str(one["name"]) for one in versions if one.get("storage")), "")
+    return next(
+        (str(version["name"]) for version in versions if version.get("storage")), ""
+    )
 
 
 def _stored_versions(definition: Json) -> Json:

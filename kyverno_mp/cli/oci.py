@@ -170,8 +170,8 @@ def _is_policy_layer(layer: Json) -> bool:
 def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
     """Return the policies of a layer; raises CommandFailed for anything else."""
     try:
-        found = [document.raw for document in load(data, file=where)]
-        for raw in found:
+        policies = [document.raw for document in load(data, file=where)]
+        for raw in policies:
             if type(raw) is not dict or not _is_policy(raw):
                 raise CommandFailed(f"unmarshaling layer blob: {where}: not a policy")
             policy = decode(raw, file=where)
@@ -185,7 +185,7 @@ def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
                 )
     except InputError as error:
         raise CommandFailed(f"unmarshaling layer blob: {error.message}") from error
-    return found
+    return policies
 
 
 def _write(file: Path, data: bytes) -> None:

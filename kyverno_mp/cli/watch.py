@@ -68,17 +68,17 @@ def _guarded(run: Callable[[], int]) -> int:
 
 def state_of(paths: Iterable[str]) -> _State:
     """Return time, size and inode of the files at or below the paths."""
-    found: _State = {}
+    state: _State = {}
     for path in paths:
         if not Path(path).is_dir():
-            _add(found, path)
+            _add(state, path)
             continue
         for folder, folders, files in os.walk(path):
             folders[:] = [name for name in folders if name != ".git"]
             for name in files:
                 if name.endswith(_SUFFIXES):
-                    _add(found, str(Path(folder) / name))
-    return found
+                    _add(state, str(Path(folder) / name))
+    return state
 
 
 def _add(found: _State, path: str) -> None:

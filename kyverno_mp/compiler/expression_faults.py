@@ -27,7 +27,7 @@ _PLACE: Final = re.compile(
 
 def condition_errors(policy: AnyPolicy) -> list[str]:
     """Return why match conditions do not compile, with cel-go's messages."""
-    found = [one.expression.error for one in _conditions(policy)]
+    found = [condition.expression.error for condition in _conditions(policy)]
     return [error for error in found if error]
 
 

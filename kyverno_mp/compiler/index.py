@@ -92,7 +92,7 @@ def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
             ),
             entries=tuple(index_rule(policy, rule) for rule in compiled.rules),
             exceptions=exception_sizes(
-                one for rule in compiled.rules for one in rule.exceptions
+                exception for rule in compiled.rules for exception in rule.exceptions
             ),
         )
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:

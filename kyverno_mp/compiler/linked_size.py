@@ -57,12 +57,12 @@ def exception_sizes(
     """
     weighed: dict[int, int] = {}
     found: dict[str, int] = {}
-    for one in exceptions:
-        size = weighed.get(id(one))
+    for exception in exceptions:
+        size = weighed.get(id(exception))
         if size is None:
-            record = msgspec.msgpack.decode(msgspec.msgpack.encode(one))
-            size = weighed[id(one)] = _size_of(record)
-        found[one.key] = found.get(one.key, 0) + size
+            record = msgspec.msgpack.decode(msgspec.msgpack.encode(exception))
+            size = weighed[id(exception)] = _size_of(record)
+        found[exception.key] = found.get(exception.key, 0) + size
     return tuple(sorted(found.items()))
 
 

@@ -128,8 +128,8 @@ def _environments(
             environment.variables["params"] = params
         environment.records = _Records(schemas, {**_FIXED, VARIABLES.name: fields})
         environment.allowance = allowance
-        for one in cel.variables:
-            fields[one.name] = _type_of_variable(one.expression, environment)
+        for variable in cel.variables:
+            fields[variable.name] = _type_of_variable(variable.expression, environment)
         yield kind, environment
 
 

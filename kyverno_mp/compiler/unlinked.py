@@ -159,7 +159,9 @@ def without_exceptions(
     parts = [bytes(part_of(content, number)) for number in range(count_of(content))]
     for number in range(first, len(parts)):
         record: Any = decoder.decode(parts[number])
-        kept = tuple(one for one in record.exceptions if one.key not in dropped)
+        kept = tuple(
+            exception for exception in record.exceptions if exception.key not in dropped
+        )
         if len(kept) < len(record.exceptions):
             record = msgspec.structs.replace(record, exceptions=kept)
             parts[number] = msgspec.msgpack.encode(record)
@@ -192,7 +194,10 @@ def _can_deny(policy: PolicyIR, rules: Sequence[RuleIR]) -> bool:
 
 
 def _can_enforce(action: ActionIR) -> bool:
-    return "Enforce" in (action.action, *(one.action for one in action.overrides))
+    return "Enforce" in (
+        action.action,
+        *(override.action for override in action.overrides),
+    )
 
 
 def _merged(

@@ -71,7 +71,7 @@ def cel_status_of(
         for one in without_outdated(given, policy.metadata.generation)
         if one.get("type") not in _OURS
     ]
-    found: Json = {
+    cel_status: Json = {
         **before,
         "conditionStatus": {
             **stored,
@@ -81,10 +81,10 @@ def cel_status_of(
     }
     if isinstance(policy, GeneratingPolicy):
         # The status of a GeneratingPolicy has no other fields.
-        return found
+        return cel_status
     configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
     return {
-        **found,
+        **cel_status,
         "autogen": {"configs": configs} if configs else {},
         "generated": before.get("generated") is True,
     }

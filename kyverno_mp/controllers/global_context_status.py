@@ -86,11 +86,11 @@ def _conditions(
 ) -> list[Json]:
     others: list[Json] = []
     value, since = "True" if ready else "False", _time(now)
-    for one in before.get("conditions") or ():
-        if one.get("type") != "Ready":
-            others.append(one)
-        elif one.get("status") == value:
-            since = one.get("lastTransitionTime") or since
+    for condition in before.get("conditions") or ():
+        if condition.get("type") != "Ready":
+            others.append(condition)
+        elif condition.get("status") == value:
+            since = condition.get("lastTransitionTime") or since
     text = "Ready" if ready else message[:_MESSAGE_CHARACTERS_MAX] or "Not Ready"
     return [
         *others,

@@ -236,11 +236,11 @@ def _conditions(
     since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = "Ready" if ready else message[:_MESSAGE_CHARACTERS_MAX] or "Not Ready"
     value = "True" if ready else "False"
-    for one in before.get("conditions") or ():
-        if one.get("type") != "Ready":
-            others.append(one)
-        elif one.get("status") == value:
-            since = one.get("lastTransitionTime") or since
+    for condition in before.get("conditions") or ():
+        if condition.get("type") != "Ready":
+            others.append(condition)
+        elif condition.get("status") == value:
+            since = condition.get("lastTransitionTime") or since
     return [
         *others,
         {

@@ -104,6 +104,6 @@ class PolicyStatusController:
 
 def _not_ready(registered: Registered) -> Served:
     return {
-        name_of(one): InForce(ready=False, generation=one.metadata.generation)
-        for one in (*registered.policies, *registered.cel)
+        name_of(policy): InForce(ready=False, generation=policy.metadata.generation)
+        for policy in (*registered.policies, *registered.cel)
     }

@@ -51,7 +51,8 @@ def with_unproved(policy: Json, now: datetime) -> Json | None:
 def without_outdated(conditions: Iterable[Json], generation: int) -> list[Json]:
     """Return the conditions without one about an earlier version of the policy."""
     return [
-        one
-        for one in conditions
-        if one.get("type") != TYPE or one.get("observedGeneration") == generation
+        condition
+        for condition in conditions
+        if condition.get("type") != TYPE
+        or condition.get("observedGeneration") == generation
     ]

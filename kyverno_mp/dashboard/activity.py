@@ -68,18 +68,20 @@ class Activity:
     def cost_of(self, policy: str) -> Cost:
         """Return the cost of all rules of a policy."""
         rules = self.costs.get(policy, {}).values()
-        return Cost(sum(one.count for one in rules), sum(one.seconds for one in rules))
+        return Cost(
+            sum(rule.count for rule in rules), sum(one.seconds for one in rules)
+        )
 
 
 def activity_of(merged: Merged, about: Mapping[str, About]) -> Activity:
     """Return the counts and costs. ``about``: by the key of the policy."""
-    found = Activity()
+    activity = Activity()
     for cells in merged.get(ADMISSION, {}).values():
-        found.reviews += int(sum(cells[:-1]))
+        activity.reviews += int(sum(cells[:-1]))
     for labels, cells in merged.get(MEASURED, {}).items():
         count, seconds = int(sum(cells[:-1])), cells[-1]
         key = _key(labels)
-        rules = found.costs.setdefault(key, {})
+        rules = activity.costs.setdefault(key, {})
         cost = rules.setdefault(labels[_AT["rule_name"]], Cost())
         cost.count += count
         cost.seconds += seconds
@@ -92,8 +94,8 @@ def activity_of(merged: Merged, about: Mapping[str, About]) -> Activity:
                 "severity": said.severity,
                 "category": said.category,
             }
-            _count(found, values, result, count)
-    return found
+            _count(activity, values, result, count)
+    return activity
 
 
 def _count(found: Activity, values: Mapping[str, str], result: str, count: int) -> None:

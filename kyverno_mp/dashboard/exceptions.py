@@ -34,20 +34,22 @@ class Published:
 
 def published_of(segment: PolicySegment) -> Published:
     """Return the policies and exceptions of a generation."""
-    found = Published(segment.generation)
+    published = Published(segment.generation)
     named: dict[str, list[str]] = {}
     try:
         for position in range(segment.policy_count):
             policy = segment.policy(position)
-            found.about[policy.key] = About(policy.severity, policy.category)
+            published.about[policy.key] = About(policy.severity, policy.category)
             for number in range(segment.rules_of(position)):
                 rule = segment.rule(position, number)
-                for one in rule.exceptions:
-                    named.setdefault(one.key, []).append(f"{policy.key}: {rule.name}")
+                for exception in rule.exceptions:
+                    named.setdefault(exception.key, []).append(
+                        f"{policy.key}: {rule.name}"
+                    )
     except SnapshotUnusable as error:
         # The pages show this problem and the data that could be read.
-        found.problem = error.message
-    found.exceptions_count = len(named)
+        published.problem = error.message
+    published.exceptions_count = len(named)
     keys = sorted(named)[:DASHBOARD_EXCEPTIONS_MAX]
-    found.exceptions = tuple(Exempted(key, tuple(named[key])) for key in keys)
-    return found
+    published.exceptions = tuple(Exempted(key, tuple(named[key])) for key in keys)
+    return published

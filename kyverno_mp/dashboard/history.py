@@ -59,11 +59,11 @@ class History:
     def add(self, time_s: float, counts: Mapping[Series, Counts]) -> None:
         """Add the counts at one time; series beyond the limit get no history."""
         with self._lock:
-            for one in counts:
-                if one not in self._places:
+            for count in counts:
+                if count not in self._places:
                     if len(self._places) >= DASHBOARD_SERIES_MAX:
                         continue
-                    self._places[one] = len(self._places)
+                    self._places[count] = len(self._places)
             numbers = array("d", bytes(8 * _WIDTH * len(self._places)))
             for one, found in counts.items():
                 place = self._places.get(one)
@@ -83,7 +83,8 @@ class History:
             if place is None:
                 return []
             return [
-                Point(one.time_s, _counts(one.numbers, place)) for one in self._samples
+                Point(sample.time_s, _counts(sample.numbers, place))
+                for sample in self._samples
             ]
 
 

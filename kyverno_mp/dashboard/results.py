@@ -114,7 +114,9 @@ class Results:
         """Number of results in reports beyond the limit, by report kind."""
         self._unseen: dict[str, set[Key]] = {}
         """Reports that the current list has not delivered yet, by report kind."""
-        self._groups: dict[str, dict[str, Counts]] = {one: {} for one in DIMENSIONS}
+        self._groups: dict[str, dict[str, Counts]] = {
+            dimension: {} for dimension in DIMENSIONS
+        }
         self._totals = Counts()
         self._held = 0
         self._size = 0
@@ -188,13 +190,19 @@ class Results:
         """Prepare for a list of all reports of a kind."""
         with self._lock:
             self._further.pop(kind, None)
-            self._unseen[kind] = {one for one in self._reports if one[0] == kind}
+            self._unseen[kind] = {
+                report for report in self._reports if report[0] == kind
+            }
 
     def keep_only(self, kind: str, keys: AbstractSet[Key]) -> None:
         """Remove the reports of a kind that a list did not contain."""
         with self._lock:
             self._unseen.pop(kind, None)
-            gone = [one for one in self._reports if one[0] == kind and one not in keys]
+            gone = [
+                report
+                for report in self._reports
+                if report[0] == kind and report not in keys
+            ]
             self._version += bool(gone)
             for key in gone:
                 self._remove(key)
@@ -217,13 +225,13 @@ class Results:
             self._totals.of[result] += by * number
         self._held += by * len(kept.entries)
         self._size += by * kept.size if kept.entries else 0
-        for one in kept.entries:
+        for entry in kept.entries:
             for dimension, found in self._groups.items():
-                value = getattr(one, dimension)
+                value = getattr(entry, dimension)
                 counts = found.get(value)
                 if counts is None:
                     counts = found[value] = Counts()
-                counts.of[one.result] += by
+                counts.of[entry.result] += by
                 if by < 0 and not counts.total:
                     del found[value]
 
@@ -270,7 +278,7 @@ class Results:
         now_s = self._clock_s()
         is_due = now_s - self._sorted_s >= _SORTED_FOR_S
         if self._sorted_version != self._version and is_due:
-            every = [one for kept in self._reports.values() for one in kept.entries]
+            every = [entry for kept in self._reports.values() for entry in kept.entries]
             every.sort(key=urgency)
             self.looked_at += len(every)
             self._sorted, self._filtered = every, None
@@ -288,7 +296,13 @@ def _size_of(entries: Sequence[Entry]) -> int:
     """Return the bytes of all strings, which mostly repeat within a report."""
     texts = {
         text
-        for one in entries
-        for text in (one.policy, one.rule, one.category, one.message, one.name)
+        for entry in entries
+        for text in (
+            entry.policy,
+            entry.rule,
+            entry.category,
+            entry.message,
+            entry.name,
+        )
     }
     return sum(map(sys.getsizeof, texts))

@@ -37,8 +37,8 @@ def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
     for number, raw in enumerate(results or ()):
         if type(raw) is not dict or raw.get("result") not in RESULTS:
             said = raw.get("result") if type(raw) is dict else raw
-            text = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
-            raise _wrong(file, metadata, text)
+            message = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
+            raise _wrong(file, metadata, message)
         objects = raw.get("resources")
         targets = (
             [one for one in objects or () if type(one) is dict]

@@ -98,7 +98,7 @@ class ReportWatch:
             _Follower(client, one, results)
             for one in (kinds.of_namespace, kinds.of_cluster)
         ]
-        self.informers = [one.informer for one in self._followers]
+        self.informers = [follower.informer for follower in self._followers]
         self._resources = {one.resource.kind: one.resource for one in self._followers}
         self._stopping = threading.Event()
         self._refilling = threading.Thread(
@@ -107,30 +107,30 @@ class ReportWatch:
 
     def start(self) -> None:
         """Start the threads."""
-        for one in self.informers:
-            one.start()
+        for informer in self.informers:
+            informer.start()
         self._refilling.start()
 
     def stop(self) -> None:
         """Stop the threads."""
         self._stopping.set()
-        for one in self.informers:
-            one.stop()
+        for informer in self.informers:
+            informer.stop()
         self._refilling.join(timeout=5)
 
     @property
     def synced(self) -> bool:
         """Whether all reports were read at least once."""
-        return all(one.synced for one in self.informers)
+        return all(informer.synced for informer in self.informers)
 
     def problems(self) -> list[str]:
         """Return why the results may be incomplete or outdated."""
         found = [
-            f"{one.scope.resource.plural} cannot be read: {one.last_error}"
-            for one in self.informers
-            if one.failures >= _FAILING
+            f"{informer.scope.resource.plural} cannot be read: {informer.last_error}"
+            for informer in self.informers
+            if informer.failures >= _FAILING
         ]
-        broken = sum(one.malformed for one in self._followers)
+        broken = sum(follower.malformed for follower in self._followers)
         if broken:
             found.append(
                 "1 report does not have the structure of its kind"

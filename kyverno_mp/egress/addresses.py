@@ -195,7 +195,11 @@ def _is_open(address: Address, rules: UrlRules, *, named: bool) -> bool:
     if _is_in(both, rules.blocked_networks):
         return False
     if not _SECRETS.isdisjoint(both):
-        alone = [one for one in rules.allowed_networks if one.num_addresses == 1]
+        alone = [
+            allowed_network
+            for allowed_network in rules.allowed_networks
+            if allowed_network.num_addresses == 1
+        ]
         return _is_in((inner,), alone)
     if _is_in((inner,), rules.allowed_networks):
         return True
@@ -217,7 +221,9 @@ def is_private(address: Address) -> bool:
 
 
 def _is_in(addresses: Iterable[Address], networks: Iterable[Network]) -> bool:
-    return any(_within(one, network) for network in networks for one in addresses)
+    return any(
+        _within(address, network) for network in networks for address in addresses
+    )
 
 
 def _unwrapped(address: Address) -> Address:

@@ -47,8 +47,8 @@ class AnsweringHosts:
         since_s = self._monotonic_s() - REGISTRY_ANSWERED_S
         with self._lock:
             answer = all(
-                self._answered_s.get(_name_of(one), float("-inf")) >= since_s
-                for one in names
+                self._answered_s.get(_name_of(name), float("-inf")) >= since_s
+                for name in names
             )
         return names if answer else (*names, UNANSWERED)
 

@@ -89,10 +89,10 @@ class LiveDryRuns:
     def _resource(self, document: dict[str, Json]) -> Resource | None:
         group, _, version = str(document.get("apiVersion") or "").rpartition("/")
         selector = KindSelector(group, version, str(document.get("kind") or ""), "")
-        for one in self._kinds.resources(selector):
+        for resource in self._kinds.resources(selector):
             # A selector can be a pattern.
-            if (one.group, one.version, one.kind) == selector[:3]:
-                return one
+            if (resource.group, resource.version, resource.kind) == selector[:3]:
+                return resource
         return None
 
     def _may_create(self, resource: Resource, namespace: str, until_ns: int) -> bool:
@@ -141,8 +141,8 @@ class LiveDryRuns:
         except _REJECTED as error:
             raise ExpressionFailed(error.code, error.message) from error
         if type(made) is not dict:
-            text = "the API server's answer is not an object"
-            raise KubeUnavailable("kube.answer", text)
+            message = "the API server's answer is not an object"
+            raise KubeUnavailable("kube.answer", message)
         return made
 
 
@@ -151,6 +151,6 @@ def _take_place(
 ) -> None:
     left_s = (until_ns - time.monotonic_ns()) / 1e9
     if not places.acquire(timeout=max(0.0, left_s)):
-        text = "too many dry runs of signed manifests"
-        raise DeadlinePassed("egress.dry_runs", text)
+        message = "too many dry runs of signed manifests"
+        raise DeadlinePassed("egress.dry_runs", message)
     held.callback(places.release)

@@ -34,15 +34,15 @@ def rows_of(directory: Directory) -> Json:
     """Return a Directory as JSON, e.g. ``[["apps", "v1", "deployments", ..]]``."""
     return [
         [
-            one.group,
-            one.version,
-            one.plural,
-            one.kind,
-            one.namespaced,
-            one.subresource,
-            list(one.verbs),
+            resource.group,
+            resource.version,
+            resource.plural,
+            resource.kind,
+            resource.namespaced,
+            resource.subresource,
+            list(resource.verbs),
         ]
-        for one in directory.resources
+        for resource in directory.resources
     ]
 
 
@@ -115,10 +115,14 @@ class LiveKinds:
         """Return the plural name of a kind, "" if unknown; may call the API server."""
         group, _, version = api_version.rpartition("/")
         for find in (self.directory, self._asked):
-            for one in find().resources:
-                found = (one.group, one.version, one.kind) == (group, version, kind)
-                if found and not one.subresource:
-                    return one.plural
+            for resource in find().resources:
+                found = (resource.group, resource.version, resource.kind) == (
+                    group,
+                    version,
+                    kind,
+                )
+                if found and not resource.subresource:
+                    return resource.plural
         return ""
 
     def resources(self, selector: KindSelector) -> tuple[Resource, ...]:
@@ -136,7 +140,11 @@ class LiveKinds:
 
     def subresource_kinds(self) -> frozenset[str]:
         """Return the kinds that exist only as subresources, e.g. Scale."""
-        parts = {one.kind for one in self.directory().resources if one.subresource}
+        parts = {
+            resource.kind
+            for resource in self.directory().resources
+            if resource.subresource
+        }
         whole = {one.kind for one in self.directory().resources if not one.subresource}
         return frozenset(parts - whole - {""})
 
@@ -156,23 +164,23 @@ class LiveKinds:
         return self._directory
 
     def _ask(self) -> None:
-        found: Directory | None = None
+        directory: Directory | None = None
         try:
             self._discovery.refresh()
-            found = self._discovery.directory
+            directory = self._discovery.directory
         except DependencyError as error:
             _log.warning("discovery: %s", error.message)
         with self._lock:
-            if found is not None:
-                self._set(found)
+            if directory is not None:
+                self._set(directory)
             self._asked_s = time.monotonic()
 
     def _set(self, directory: Directory) -> None:
         self._directory, self._facts = directory, None
         self._kind_of = {
-            (one.group, one.version, one.plural): one.kind
-            for one in directory.resources
-            if not one.subresource
+            (resource.group, resource.version, resource.plural): resource.kind
+            for resource in directory.resources
+            if not resource.subresource
         }
 
     def _kinds(self, directory: Directory) -> BuiltInKinds:
@@ -184,10 +192,10 @@ class LiveKinds:
 
 def _api_resources(directory: Directory) -> list[ApiResource]:
     parts: dict[tuple[str, str, str], list[str]] = {}
-    for one in directory.resources:
-        if one.subresource:
-            place = (one.group, one.version, one.plural)
-            parts.setdefault(place, []).append(one.subresource)
+    for resource in directory.resources:
+        if resource.subresource:
+            place = (resource.group, resource.version, resource.plural)
+            parts.setdefault(place, []).append(resource.subresource)
     return [
         ApiResource(
             one.group,

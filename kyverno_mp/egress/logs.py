@@ -39,8 +39,8 @@ def open_logs(
         parts, _ = taken_apart(asked.url)
         host = (parts.hostname or "").rstrip(".")
         if parts.scheme != "https" and not _is_named(host, rules):
-            text = f"calls to {host} are not allowed without TLS"
-            raise ExpressionFailed("egress.denied", text)
+            message = f"calls to {host} are not allowed without TLS"
+            raise ExpressionFailed("egress.denied", message)
         return transport(asked, deadline_ns)
 
     return call
@@ -65,6 +65,6 @@ def _is_named(host: str, rules: UrlRules) -> bool:
     except ValueError:
         return False
     return any(
-        address.version == one.version and address in one
-        for one in rules.allowed_networks
+        address.version == allowed_network.version and address in allowed_network
+        for allowed_network in rules.allowed_networks
     )

@@ -146,7 +146,7 @@ class LiveObjects:
     ) -> list[Json]:
         """Return the requested subresources of one object."""
         version, kind = whole.get("apiVersion"), whole.get("kind")
-        found = []
+        parts = []
         for resource in resources:
             if (resource.api_version, resource.kind) != (version, kind):
                 continue
@@ -157,8 +157,8 @@ class LiveObjects:
                 path = resource.object(_place(whole), part.subresource)
                 one = self._one(path, deadline_ns)
                 if one is not None:
-                    found.append(one)
-        return found
+                    parts.append(one)
+        return parts
 
 
 def _page(body: bytes, path: str) -> _Page:

@@ -110,7 +110,11 @@ class RegistryTransport:
         """
         self._pace = pace
         self._rules = rules
-        names = tuple(one for one in rules.allowed_names if one.strip("*?."))
+        names = tuple(
+            allowed_name
+            for allowed_name in rules.allowed_names
+            if allowed_name.strip("*?.")
+        )
         self._redirect_rules = replace(rules, allowed_names=names)
         self._resolve = Lookups(resolve)
         self._calls_max = max(1, min(REGISTRY_CALLS_PER_HOST_MAX, threads // 2))
@@ -224,10 +228,10 @@ class RegistryTransport:
             left_s = (deadline_ns - time.monotonic_ns()) / 1e9
             wait_s = min(left_s, REGISTRY_PLACE_WAIT_S)
             if wait_s <= 0 or not host.places.acquire(timeout=wait_s):
-                text = f"{key.host}: too many calls wait for it"
+                message = f"{key.host}: too many calls wait for it"
                 if wait_s < left_s:
-                    raise RegistryUnavailable("registry.busy", text)
-                raise DeadlinePassed("registry.deadline", text)
+                    raise RegistryUnavailable("registry.busy", message)
+                raise DeadlinePassed("registry.deadline", message)
             try:
                 yield host
             finally:
@@ -280,8 +284,8 @@ class RegistryTransport:
         try:
             allowed(target, found, self._redirect_rules)
         except ExpressionFailed as error:
-            text = f"a registry named this server, but {_SETTING} does not"
-            raise ExpressionFailed(error.code, f"{error.message}: {text}") from error
+            message = f"a registry named this server, but {_SETTING} does not"
+            raise ExpressionFailed(error.code, f"{error.message}: {message}") from error
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:

@@ -99,8 +99,8 @@ class LiveResources:
         """Return the plural name of a kind. Raises: ExpressionFailed."""
         found = self._plural_of(api_version, kind)
         if not found:
-            text = f'no matches for kind "{kind}" in version "{api_version}"'
-            raise ExpressionFailed("resource.kind", text)
+            message = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("resource.kind", message)
         return found
 
     def _checked(self, path: str, namespace: str, method: str) -> str:

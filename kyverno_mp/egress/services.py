@@ -125,8 +125,8 @@ class Services:
             answer = connection.getresponse()
             return _Answer(answer.status, answer.reason, self._read(answer, connection))
         except TimeoutError as error:
-            text = f"{target.host} did not answer in time"
-            raise _late(text, own_ns, deadline_ns) from error
+            message = f"{target.host} did not answer in time"
+            raise _late(message, own_ns, deadline_ns) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExpressionFailed(
                 "context.apicall",

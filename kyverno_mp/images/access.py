@@ -106,11 +106,11 @@ class ServedClients:
             if exposed and not own:
                 return ANONYMOUS
             if exposed and access.is_tenants:
-                text = (
+                message = (
                     "a namespaced policy may not send credentials with"
                     " allowInsecureRegistry"
                 )
-                raise ExpressionFailed("registry.credentials", text)
+                raise ExpressionFailed("registry.credentials", message)
             if own:
                 return self._own(access, reference, deadline_ns)
             return self._common(reference, deadline_ns)
@@ -134,11 +134,11 @@ class ServedClients:
         for name, hosts in _CLOUDS.items():
             known = any(matches(host, reference.registry) for host in hosts)
             if known and name in access.providers:
-                text = (
+                message = (
                     f"the registry provider {name} is not supported by this version;"
                     " name a Secret in imageRegistryCredentials.secrets"
                 )
-                raise ExpressionFailed("registry.provider", text)
+                raise ExpressionFailed("registry.provider", message)
         return self._from_secrets(access.secrets, reference) or ANONYMOUS
 
     def _common(self, reference: Reference, deadline_ns: int) -> Credentials:

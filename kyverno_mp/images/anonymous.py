@@ -45,8 +45,8 @@ def for_policies(
         if not access.is_tenants:
             return clients(access)
         if access.providers or access.secrets:
-            text = "a namespaced policy reads registries without credentials"
-            raise ExpressionFailed("registry.credentials", text)
+            message = "a namespaced policy reads registries without credentials"
+            raise ExpressionFailed("registry.credentials", message)
         return anonymous(access)
 
     return client

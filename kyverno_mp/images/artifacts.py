@@ -213,8 +213,8 @@ class Artifacts:
         listed = json_object(manifest, name).get("layers")
         layers = listed if type(listed) is list else []
         if len(layers) > IMAGE_SIGNATURES_MAX:
-            text = f"{name}: more than {IMAGE_SIGNATURES_MAX} signatures"
-            raise failed(text)
+            message = f"{name}: more than {IMAGE_SIGNATURES_MAX} signatures"
+            raise failed(message)
         left = IMAGE_SIGNATURE_BYTES_MAX
         blobs: dict[str, _Blob] = {}
         found = []
@@ -228,10 +228,10 @@ class Artifacts:
             # payload.
             left -= blob.received
             if left < 0:
-                text = (
+                message = (
                     f"{name}: payloads of more than {IMAGE_SIGNATURE_BYTES_MAX} bytes"
                 )
-                raise failed(text)
+                raise failed(message)
             annotations = given if type(given) is dict else {}
             found.append(Layer(digest, blob.payload, annotations, blob.problem))
         return found

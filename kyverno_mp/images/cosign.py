@@ -133,8 +133,8 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
     kind = envelope.get("payloadType")
     if kind != _IN_TOTO:
         shown = kind if type(kind) is str else ""
-        text = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
-        raise Unproved(text)
+        message = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
+        raise Unproved(message)
     body = _signed_body(envelope, signer.check, terms)
     # A trusted signer created the statement, which may list thousands of packages.
     statement = _json(body, len(body))

@@ -157,8 +157,8 @@ class SecretKeyReader:
             # KYVERNO: no permission is a failure; no answer is an error.
             raise failed(f"{_PREFIX}: {error.message}") from error
         except DependencyError as error:
-            text = f"{_PREFIX}: {error.message}"
-            raise type(error)(error.code, text) from error
+            message = f"{_PREFIX}: {error.message}"
+            raise type(error)(error.code, message) from error
         if found is None:
             raise failed(f'{_PREFIX}: secrets "{name}" not found')
         return found
@@ -170,8 +170,8 @@ def _awaited(other: "Future[_Found | None]", deadline_ns: int) -> _Found | None:
     try:
         return other.result(left_s)
     except FutureTimeout as error:
-        text = f"{_PREFIX}: the Secret was not read in time"
-        raise DeadlinePassed("images.deadline", text) from error
+        message = f"{_PREFIX}: the Secret was not read in time"
+        raise DeadlinePassed("images.deadline", message) from error
 
 
 def _place(reference: str) -> _Place:

@@ -55,8 +55,8 @@ class NoTrustRoot:
     """An empty trust root, which trusts nothing."""
 
     def _refused(self, *_: object, **__: object) -> NoReturn:
-        text = "no TUF repository is configured, and the policy names no keys"
-        raise failed(text)
+        message = "no TUF repository is configured, and the policy names no keys"
+        raise failed(message)
 
     fulcio_roots = rekor_keys = ctlog_keys = target = _refused
 
@@ -82,8 +82,8 @@ def terms_of(
         try:
             roots = tuple(trust.fulcio_roots(deadline_ns))
         except ExpressionFailed as error:
-            text = f"failed to get roots from fulcio: {error.message}"
-            raise failed(text) from error
+            message = f"failed to get roots from fulcio: {error.message}"
+            raise failed(message) from error
     return Terms(
         now=now,
         key=key,
@@ -126,8 +126,10 @@ def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
     """
     count = chain.count("-----BEGIN CERTIFICATE-----")
     if count > _CHAIN_MAX:
-        text = f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
-        raise failed(text)
+        message = (
+            f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
+        )
+        raise failed(message)
     try:
         given = all_certificates(chain, _CHAIN_MAX)
     except Unproved as error:
@@ -137,8 +139,8 @@ def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
     try:
         found = verified_chain(certificate, given[-1:], given[:-1], begin)
     except Unproved as error:
-        text = f"{prefix}: cert verification failed: {error}{UNTRUSTED}"
-        raise failed(text) from None
+        message = f"{prefix}: cert verification failed: {error}{UNTRUSTED}"
+        raise failed(message) from None
     try:
         check_scts(certificate, found[1] if found[1:] else None, {})
     except Unproved as error:
@@ -154,8 +156,8 @@ def _log(asked: SignatureQuery, trust: TrustRoot, deadline_ns: int) -> LogKeys |
             return log_keys([asked.logs.key])
         return trust.rekor_keys(deadline_ns)
     except ValueError as error:
-        text = f"{prefix}: failed to get rekor public keys: {error}"
-        raise failed(text) from None
+        message = f"{prefix}: failed to get rekor public keys: {error}"
+        raise failed(message) from None
     except ExpressionFailed as error:
         raise failed(f"{prefix}: {error.message}") from error
 
@@ -172,8 +174,8 @@ def _scts(
             return log_keys([asked.logs.scts_key])
         return trust.ctlog_keys(deadline_ns) if key is None else None
     except ValueError as error:
-        text = f"{prefix}: failed to get transparency log public keys: {error}"
-        raise failed(text) from None
+        message = f"{prefix}: failed to get transparency log public keys: {error}"
+        raise failed(message) from None
     except ExpressionFailed as error:
         raise failed(f"{prefix}: {error.message}") from error
 

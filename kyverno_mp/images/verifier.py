@@ -164,16 +164,16 @@ class ImageReview:
         until = self._deadline_ns(deadline_ns)
         layers = artifacts.signatures(place, digest, "att", until)
         found = []
-        for one in verified_statements(layers, digest, terms):
+        for verified_statement in verified_statements(layers, digest, terms):
             try:
-                require_identity([one.certificate], asked.identity)
+                require_identity([verified_statement.certificate], asked.identity)
             except ExpressionFailed:
                 # KYVERNO: one statement of the type by another identity fails them all.
-                if one.content.get("type") == asked.predicate_type:
+                if verified_statement.content.get("type") == asked.predicate_type:
                     raise
                 # SAFETY: upstream passes such a signer's statement to conditions.
                 continue
-            found.append(one)
+            found.append(verified_statement)
         if asked.annotations:
             # KYVERNO: an envelope has no annotations, so required annotations always
             # fail.
@@ -200,8 +200,12 @@ class ImageReview:
         for layer in layers:
             try:
                 if asked.predicate_type:
-                    for one in verified_statements([layer], digest, terms):
-                        require_identity([one.certificate], asked.identity)
+                    for verified_statement in verified_statements(
+                        [layer], digest, terms
+                    ):
+                        require_identity(
+                            [verified_statement.certificate], asked.identity
+                        )
                 else:
                     _verified([layer], digest, terms, asked)
             except ExpressionFailed as error:
@@ -257,11 +261,11 @@ class ImageReview:
         try:
             image = self._described(place, asked, deadline_ns)
             artifacts = Artifacts(self._client(asked.access))
-            found = bundles_of(artifacts, place, image, until)
+            bundles = bundles_of(artifacts, place, image, until)
         except (ExpressionFailed, RegistryUnavailable) as error:
-            text = f"failed to fetch bundles: {asked.image}: {error.message}"
-            raise type(error)(error.code, text) from error
-        held = verified_bundles(found, asked, image.digest, self._trust, until)
+            message = f"failed to fetch bundles: {asked.image}: {error.message}"
+            raise type(error)(error.code, message) from error
+        held = verified_bundles(bundles, asked, image.digest, self._trust, until)
         return image.digest, held
 
     def _notary(self, asked: SignatureQuery, deadline_ns: int) -> str:
@@ -270,13 +274,13 @@ class ImageReview:
         try:
             image = self._described(place, asked, deadline_ns)
         except (ExpressionFailed, RegistryUnavailable) as error:
-            text = f"failed to parse image reference: {asked.image}: {error.message}"
-            raise type(error)(error.code, text) from error
+            message = f"failed to parse image reference: {asked.image}: {error.message}"
+            raise type(error)(error.code, message) from error
         try:
             reader.verify(place, image)
         except ExpressionFailed as error:
-            text = f"failed to verify {place.place}@{image.digest}: {error.message}"
-            raise failed(text) from error
+            message = f"failed to verify {place.place}@{image.digest}: {error.message}"
+            raise failed(message) from error
         return image.digest
 
     def _notary_statement(
@@ -314,11 +318,11 @@ class ImageReview:
         """Return the repository of the signatures, and the image's digest."""
         place = parsed(asked.image)
         if asked.repository:
-            text = f"failed to parse signature repository {asked.repository}"
+            message = f"failed to parse signature repository {asked.repository}"
             try:
                 place = parsed(asked.repository)
             except ExpressionFailed as error:
-                raise failed(text) from error
+                raise failed(message) from error
         try:
             digest = self.digest(asked.image, asked.access, deadline_ns)
         except ExpressionFailed as error:

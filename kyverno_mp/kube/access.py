@@ -170,5 +170,5 @@ def _text_of(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        text = f"cannot read {path}: {reason}"
-        raise SettingInvalid("kube.file", text) from error
+        message = f"cannot read {path}: {reason}"
+        raise SettingInvalid("kube.file", message) from error

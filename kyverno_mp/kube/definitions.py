@@ -36,8 +36,8 @@ def check_undefined(client: Client, resource: Resource) -> None:
         client.get(_DEFINITIONS.object(("", name)))
     except KubeNotFound:
         return
-    text = f"{name} is defined, but {resource.api_version} is not served"
-    raise KubeUnavailable("kube.not_served", text)
+    message = f"{name} is defined, but {resource.api_version} is not served"
+    raise KubeUnavailable("kube.not_served", message)
 
 
 def find_defined(client: Client, resource: Resource, key: Key) -> Json | None:
@@ -56,7 +56,7 @@ def find_defined(client: Client, resource: Resource, key: Key) -> Json | None:
     except KubeNotFound:
         check_undefined(client, resource)
         return None
-    for one in found.get("items") or ():
-        if one["metadata"].get("name") == name:
-            return one
+    for item in found.get("items") or ():
+        if item["metadata"].get("name") == name:
+            return item
     return None

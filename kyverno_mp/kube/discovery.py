@@ -106,7 +106,9 @@ class Directory:
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         self.resources = tuple(resources)
-        self._whole = tuple(one for one in self.resources if not one.subresource)
+        self._whole = tuple(
+            resource for resource in self.resources if not resource.subresource
+        )
 
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return the resources of a kind selector, or the subresources that it names.
@@ -126,10 +128,13 @@ class Directory:
         found: dict[tuple[str, str, str], Resource] = {}
         for parent in wanted:
             pattern = f"{parent.plural}/{selector.subresource}"
-            for one in self.resources:
-                same = (one.group, one.version) == (parent.group, parent.version)
-                if one.subresource and same and matches(pattern, one.name):
-                    found[one.group, one.version, one.name] = one
+            for resource in self.resources:
+                same = (resource.group, resource.version) == (
+                    parent.group,
+                    parent.version,
+                )
+                if resource.subresource and same and matches(pattern, resource.name):
+                    found[resource.group, resource.version, resource.name] = resource
         return tuple(found.values())
 
     def of_kind(self, api_version: str, kind: str) -> Resource | None:
@@ -165,13 +170,13 @@ class Discovery:
                 resources += self._ask(root, stale)
             for group_version in stale:
                 resources += [
-                    one
-                    for one in self.directory.resources
-                    if one.api_version == group_version
+                    resource
+                    for resource in self.directory.resources
+                    if resource.api_version == group_version
                 ]
-            found = Directory(resources)
-            changed = found != self.directory
-            self.directory, self.stale = found, tuple(stale)
+            directory = Directory(resources)
+            changed = directory != self.directory
+            self.directory, self.stale = directory, tuple(stale)
             return changed
 
     def _ask(self, root: str, stale: list[str]) -> list[Resource]:
@@ -181,7 +186,11 @@ class Discovery:
             return _aggregated(groups.items, stale)
         names = [
             *groups.versions,
-            *(one.group_version for group in groups.groups for one in group.versions),
+            *(
+                version.group_version
+                for group in groups.groups
+                for version in group.versions
+            ),
         ]
         return self._ask_each(root, names, stale)
 
@@ -197,7 +206,7 @@ class Discovery:
             except DependencyError:
                 stale.append(name)
                 continue
-            found += [_of_old(name, one) for one in listing.resources]
+            found += [_of_old(name, resource) for resource in listing.resources]
         return found
 
 
@@ -209,8 +218,8 @@ def _aggregated(groups: Iterable[_Group], stale: list[str]) -> list[Resource]:
             if version.freshness != "Current":
                 stale.append(f"{name}/{version.version}" if name else version.version)
                 continue
-            for one in version.resources:
-                found += _of_aggregated(name, version.version, one)
+            for resource in version.resources:
+                found += _of_aggregated(name, version.version, resource)
     return found
 
 

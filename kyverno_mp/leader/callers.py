@@ -60,7 +60,7 @@ class PublishedCallers:
         page.clear_stale(is_running)
         workers, generation = page.workers(), page.generation(CALLERS)
         if not workers or any(
-            one.generations.get(CALLERS, 0) < generation for one in workers
+            worker.generations.get(CALLERS, 0) < generation for worker in workers
         ):
             return 0
         return settled.serial

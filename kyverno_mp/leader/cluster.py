@@ -91,7 +91,9 @@ class ClusterPolicies:
             for informer in (*self.informers, *self.cel_informers)
         ]
         self._policy_keys = [
-            one for one in self._changed_keys if one.informer in self.policy_informers
+            changed_key
+            for changed_key in self._changed_keys
+            if changed_key.informer in self.policy_informers
         ]
         self._given: dict[str, bytes] = {}
         self._polled_versions: dict[str, int] = {}
@@ -172,7 +174,7 @@ class ClusterPolicies:
     def exception_documents(self) -> list[bytes]:
         """Return the cluster's PolicyExceptions of both groups, as JSON."""
         informers = (*self.informers[2:], *self.cel_informers[len(CEL_RESOURCES) :])
-        return [text for one in informers for text in one.snapshot().values()]
+        return [text for informer in informers for text in informer.snapshot().values()]
 
     def cel_documents(self) -> list[bytes]:
         """Return the cluster's current policies in CEL, as JSON."""

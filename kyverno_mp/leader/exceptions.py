@@ -54,7 +54,10 @@ def in_namespace(raw: Json, namespace: str) -> Json:
 def _exempted_by(exception: AnyException) -> set[str]:
     """Return the keys of the policies that an exception names (``policy_key``)."""
     if isinstance(exception, CelPolicyException):
-        return {f"{one.kind} {one.name}" for one in exception.spec.policy_refs}
+        return {
+            f"{policy_ref.kind} {policy_ref.name}"
+            for policy_ref in exception.spec.policy_refs
+        }
     return {one.policy_name for one in exception.spec.exceptions}
 
 

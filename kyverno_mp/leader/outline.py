@@ -103,7 +103,7 @@ def _of_policy(spec: _Fields) -> Iterator[_Fields]:
     if isinstance(webhook, dict):
         head["webhookConfiguration"] = _kept(webhook, ("failurePolicy",))
     head["background"] = False
-    yield {**head, "rules": [_rule(one) for one in rules]}
+    yield {**head, "rules": [_rule(rule) for rule in rules]}
     kinds = dict.fromkeys(_kinds_in([one.get("match") for one in rules]))
     if kinds:
         enforced = {"failureAction": "Enforce", "message": "", "deny": {}}

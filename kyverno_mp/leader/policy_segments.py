@@ -94,7 +94,7 @@ class PolicySegments:
         if not self.unpublished:
             return policy_set.policies
         due = {name: policy_set.by_segment(name) for name in self.unpublished}
-        return tuple(self._status(due, one) for one in policy_set.policies)
+        return tuple(self._status(due, policy) for policy in policy_set.policies)
 
     def _publish(self, name: str, policy_set: PolicySet, *, is_due: bool) -> bool:
         content = _Content(
@@ -174,10 +174,16 @@ def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
     Those whose path must fail begin with MISSED.
     """
     found: list[str] = []
-    for one in policy_set.policies:
-        if segment_of(one.kind) == segment:
-            key = f"{one.namespace}/{one.name}" if one.namespace else one.name
-            is_missed = (one.kind, one.namespace, one.name) in policy_set.missed
+    for policy in policy_set.policies:
+        if segment_of(policy.kind) == segment:
+            key = (
+                f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+            )
+            is_missed = (
+                policy.kind,
+                policy.namespace,
+                policy.name,
+            ) in policy_set.missed
             found.append(MISSED + key if is_missed else key)
     return found
 

@@ -74,7 +74,9 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
 
 def unsupported_kind(kind: str) -> PolicyInvalid:
     """Return the error for a kind of policy that the service does not support."""
-    text = f"{kind} is not supported by this version"
+    message = f"{kind} is not supported by this version"
     if kind in _CLEANUP_KINDS:
-        text = f"{kind}: clean-up policies are not read from folders, only in a cluster"
-    return PolicyInvalid(UNSUPPORTED_KIND, text)
+        message = (
+            f"{kind}: clean-up policies are not read from folders, only in a cluster"
+        )
+    return PolicyInvalid(UNSUPPORTED_KIND, message)

@@ -89,8 +89,8 @@ def write_status(directory: Path, status: Status) -> bool:
     let a tenant fill the folder with rejected versions of large policies.
     """
     policies = tuple(
-        msgspec.structs.replace(one, in_force=_SOME) if one.in_force else one
-        for one in status.policies
+        msgspec.structs.replace(policy, in_force=_SOME) if policy.in_force else policy
+        for policy in status.policies
     )
     written = msgspec.structs.replace(status, policies=policies)
     return replace_record(directory / _NAME, msgspec.json.encode(written))

@@ -174,7 +174,9 @@ def _check_other(
 
 def aggregate(problems: Iterable[Problem]) -> str:
     """Join upstream's messages like field errors; return "" if there are none."""
-    texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
+    texts = list(
+        dict.fromkeys(problem.upstream for problem in problems if problem.upstream)
+    )
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 
 

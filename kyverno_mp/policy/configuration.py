@@ -253,10 +253,14 @@ def _conditions(text: str) -> _Found:
 
 
 def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> None:
-    for one in conditions:
-        reason = check(one["expression"]) if one["expression"] else "no expression"
+    for condition in conditions:
+        reason = (
+            check(condition["expression"])
+            if condition["expression"]
+            else "no expression"
+        )
         if reason:
-            raise ValueError(f"{one['name']}: {reason}")
+            raise ValueError(f"{condition['name']}: {reason}")
 
 
 def decode_with(decoder: msgspec.json.Decoder[Any], text: str) -> Any:

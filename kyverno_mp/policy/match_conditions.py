@@ -17,7 +17,11 @@ _PATH = "spec.webhookConfiguration.matchConditions"
 def unregistrable(policy: AnyPolicy) -> str:
     """Return problems of names and their number; expressions are not checked here."""
     hooks = policy.spec.webhook_configuration
-    names = [one.name for one in hooks.match_conditions] if hooks else []
+    names = (
+        [match_condition.name for match_condition in hooks.match_conditions]
+        if hooks
+        else []
+    )
     if len(names) > MATCH_CONDITIONS_MAX:
         return f"{_PATH}: more than {MATCH_CONDITIONS_MAX} conditions"
     for index, name in enumerate(names):

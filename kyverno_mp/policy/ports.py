@@ -133,7 +133,9 @@ class BuiltInKinds:
         """Use the table; by default, it contains the built-in kinds."""
         self._resources = tuple(resources)
         self._is_complete = is_complete
-        cluster = [one for one in self._resources if not one.is_namespaced]
+        cluster = [
+            resource for resource in self._resources if not resource.is_namespaced
+        ]
         self._cluster_kinds = frozenset(one.kind for one in cluster) | frozenset(
             f"{one.api_version}/{one.kind}" for one in cluster
         )
@@ -146,18 +148,20 @@ class BuiltInKinds:
     def find(self, selector: KindSelector) -> list[FoundKind]:
         """Return all resources that the selector's four patterns match."""
         found = []
-        for one in self._resources:
+        for resource in self._resources:
             if not (
-                matches(selector.group, one.group)
-                and matches(selector.version, one.version)
-                and matches(selector.kind, one.kind)
+                matches(selector.group, resource.group)
+                and matches(selector.version, resource.version)
+                and matches(selector.kind, resource.kind)
             ):
                 continue
             if not selector.subresource:
-                found.append(FoundKind(one))
+                found.append(FoundKind(resource))
                 continue
-            names = (n for n in one.subresources if matches(selector.subresource, n))
-            found.extend(FoundKind(one, name) for name in names)
+            names = (
+                n for n in resource.subresources if matches(selector.subresource, n)
+            )
+            found.extend(FoundKind(resource, name) for name in names)
         return found
 
     def cluster_kinds(self) -> frozenset[str]:

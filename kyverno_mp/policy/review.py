@@ -221,4 +221,4 @@ def _closed_cleanup(
 
 
 def _first(problems: Problems) -> str:
-    return next((one.upstream for one in problems if one.upstream), "")
+    return next((problem.upstream for problem in problems if problem.upstream), "")

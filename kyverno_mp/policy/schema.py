@@ -58,8 +58,8 @@ def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _schema(api.partition("/")[2], kind)
     if schema is None:
-        text = f"policy type not supported {api} {kind}"
-        return (Problem(UNKNOWN_KIND, "kind", "", text),)
+        message = f"policy type not supported {api} {kind}"
+        return (Problem(UNKNOWN_KIND, "kind", "", message),)
     body = {name: item for name, item in raw.items() if name not in _HEAD}
     try:
         return tuple(_problems(body, schema, ""))
@@ -178,8 +178,8 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
     one_of = schema.get("oneOf")
     if one_of and sum(not any(_problems(value, part, path)) for part in one_of) != 1:
         names = [name for part in one_of for name in part.get("required") or ()]
-        text = f"exactly one of {', '.join(names)} must be given"
-        yield Problem("policy.one_of", path, "", text)
+        message = f"exactly one of {', '.join(names)} must be given"
+        yield Problem("policy.one_of", path, "", message)
 
 
 def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem]:
@@ -197,8 +197,8 @@ def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem
         own = [item.get(name) for name in keys] if keys else item
         key = json.dumps(own, sort_keys=True)
         if key in seen:
-            text = f"duplicate value {key if not keys else ', '.join(map(str, own))}"
-            yield Problem("policy.value", f"{path}[{index}]", "", text)
+            message = f"duplicate value {key if not keys else ', '.join(map(str, own))}"
+            yield Problem("policy.value", f"{path}[{index}]", "", message)
         seen.add(key)
 
 
@@ -206,8 +206,8 @@ def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
     """Yield a problem for each field of a misplaced object; all are unknown."""
     if type(value) is dict:
         for name in value:
-            text = f'unknown field "{name}"'
-            yield Problem(UNKNOWN_FIELD, _child(path, name), "", text)
+            message = f'unknown field "{name}"'
+            yield Problem(UNKNOWN_FIELD, _child(path, name), "", message)
     elif type(value) is list:
         for index, item in enumerate(value):
             yield from _unknown_below(item, f"{path}[{index}]")

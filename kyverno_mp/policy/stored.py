@@ -148,8 +148,8 @@ def _contexts(holder: dict[str, Json], path: str) -> Iterator[Problem]:
     for index, entry in enumerate(_maps(holder, "context")):
         given = [name for name in _SOURCES if entry.get(name) is not None]
         if len(given) != 1:
-            text = f"exactly one of {', '.join(_SOURCES)} must be given"
-            yield Problem("policy.one_of", f"{path}.context[{index}]", "", text)
+            message = f"exactly one of {', '.join(_SOURCES)} must be given"
+            yield Problem("policy.one_of", f"{path}.context[{index}]", "", message)
 
 
 def _metadata(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]:
@@ -189,14 +189,14 @@ def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]
     is_masked = len(prefix) > 1 and prefix.endswith("-")
     whole = f"{prefix[:-2]}a" if is_masked else prefix
     if prefix and not _SUBDOMAIN.fullmatch(whole):
-        text = f'"{prefix}" is not the start of a lowercase RFC 1123 subdomain'
-        yield _problem("generateName", text)
+        message = f'"{prefix}" is not the start of a lowercase RFC 1123 subdomain'
+        yield _problem("generateName", message)
     namespace = _text(metadata, "namespace")
     if namespace and raw.get("kind") not in _CLUSTER_SCOPED:
         fits = len(namespace) <= _LABEL_LENGTH_MAX and _DNS_LABEL.fullmatch(namespace)
         if not fits:
-            text = f'"{namespace}" is not a lowercase RFC 1123 label'
-            yield _problem("namespace", text)
+            message = f'"{namespace}" is not a lowercase RFC 1123 label'
+            yield _problem("namespace", message)
 
 
 def _owners(metadata: dict[str, Json]) -> Iterator[Problem]:

@@ -157,8 +157,8 @@ class Evaluators:
             if self._closed:
                 batch.answer.cancel()
             elif batch.attempts >= _ATTEMPTS_MAX:
-                text = f"{batch.attempts} evaluators did not answer the batch"
-                batch.answer.set_exception(StateError("pool.batch", text))
+                message = f"{batch.attempts} evaluators did not answer the batch"
+                batch.answer.set_exception(StateError("pool.batch", message))
             else:
                 self._waiting.appendleft(batch)
                 self._changed.notify()

@@ -51,10 +51,10 @@ def change_of(request: Request, background_user: str) -> Change | None:
         return None
     if request.username == background_user:
         return None
-    found = _labelled(labels_of(metadata_of(request.old_object).get("labels")))
-    if found is None or (request.object and _unchanged(request)):
+    change = _labelled(labels_of(metadata_of(request.old_object).get("labels")))
+    if change is None or (request.object and _unchanged(request)):
         return None
-    return found
+    return change
 
 
 def _labelled(labels: dict[str, str]) -> Change | None:

@@ -73,9 +73,9 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 
 def checks_images(rule: RuleIR) -> bool:
     """Return whether a verifyImages rule also has results in the validate stage."""
-    found = rule.verify_images
-    return found is not None and any(
-        b.verify_digest or b.required for b in found.blocks
+    verify_images = rule.verify_images
+    return verify_images is not None and any(
+        b.verify_digest or b.required for b in verify_images.blocks
     )
 
 

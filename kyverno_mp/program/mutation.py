@@ -314,8 +314,8 @@ class _Answer:
         """Charge bytes of the response. Raises: BudgetExceeded."""
         self._left -= count
         if self._left < 0:
-            text = f"the patch would be larger than {PATCH_ANSWER_BYTES_MAX} bytes"
-            raise BudgetExceeded("mutation.answer", text)
+            message = f"the patch would be larger than {PATCH_ANSWER_BYTES_MAX} bytes"
+            raise BudgetExceeded("mutation.answer", message)
 
 
 def answer_patch(

@@ -82,8 +82,8 @@ class Relinking(Generic[T]):
             return whole
         now_ns = runtime.monotonic_ns()
         if self._next_ns == _NEVER or now_ns < self._next_ns:
-            text = f"the policy could not be linked{self._code}"
-            raise StateError("program.unlinked", text)
+            message = f"the policy could not be linked{self._code}"
+            raise StateError("program.unlinked", message)
         runtime.before_waiting()
         # Set first: other threads do not link it at the same time.
         self._next_ns = now_ns + self._pause_ns

@@ -115,6 +115,6 @@ def not_evaluated(rule: RuleIR, error: Exception) -> RuleResult:
     code, reason = "webhook.defect", "internal error, see the log"
     if isinstance(error, Error):
         code, reason = error.code, error.message
-    text = f"not evaluated ({code}): {reason}"
+    message = f"not evaluated ({code}): {reason}"
     kind = _TYPES.get(rule.rule_type, VALIDATION)
-    return RuleResult(rule.name, kind, status=ERROR, message=text, code=code)
+    return RuleResult(rule.name, kind, status=ERROR, message=message, code=code)

@@ -334,8 +334,8 @@ class LinkedRule:
         self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         if self.ir.unsupported:
-            text = f"{self.ir.unsupported} is not evaluated by this version"
-            return [Outcome(result.ERROR, text)], ()
+            message = f"{self.ir.unsupported} is not evaluated by this version"
+            return [Outcome(result.ERROR, message)], ()
         try:
             return self._evaluated(request, scope)
         except InputError as error:
@@ -361,8 +361,8 @@ class LinkedRule:
         """Evaluate podSecurity; exceptions may remove only some controls."""
         for ir in matched:
             if not ir.pod_security:
-                text = f"rule is skipped due to policy exception {ir.key}"
-                return [Outcome(result.SKIP, text)]
+                message = f"rule is skipped due to policy exception {ir.key}"
+                return [Outcome(result.SKIP, message)]
         outcomes = self.body.explain(scope, evaluated_object(request))
         if not matched or not any(o.status == result.FAIL for o in outcomes):
             return outcomes

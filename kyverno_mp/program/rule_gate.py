@@ -76,7 +76,7 @@ def _index_of(exceptions: Sequence[ExceptionIR]) -> "ExceptionIndex | None":
     # PERF: start of the command line, which rarely needs exceptions.
     from kyverno_mp.program.matching.exceptions import ExceptionIndex
 
-    return ExceptionIndex(one.match for one in exceptions)
+    return ExceptionIndex(exception.match for exception in exceptions)
 
 
 class RuleGate:
@@ -126,8 +126,8 @@ class RuleGate:
             if self.entries is not None:
                 scope.add_entries(self.entries)
         except InputError as error:
-            text = f"failed to load context: {error.message}"
-            return Outcome(result.ERROR, text, code=error.code)
+            message = f"failed to load context: {error.message}"
+            return Outcome(result.ERROR, message, code=error.code)
         if self.preconditions is None:
             return None
         return refused_by(self.preconditions, scope)

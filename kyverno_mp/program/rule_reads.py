@@ -91,8 +91,8 @@ def _cel(cel: CelIR, preconditions: Iterable[NamedExpressionIR], target: Reads) 
     # functions.
     from kyverno_mp.program.context.cel_reads import mark_expressions
 
-    expressions = [one.expression for one in preconditions]
-    expressions += [one.expression for one in cel.validations]
+    expressions = [precondition.expression for precondition in preconditions]
+    expressions += [validation.expression for validation in cel.validations]
     given = Reads()
     mark_expressions(expressions, cel.variables, given)
     if given.whole or given.names or not given.fields.keys().isdisjoint(_KIND):

@@ -140,10 +140,10 @@ class Turns:
         """Count work that has ended; ``waiting``: how many sets of shares wait."""
         if self._time is not None and shares:
             self._time.end(shares[0], began_ns)
-        for one in set(shares):
-            self._running[one] -= 1
-            if not self._running[one]:
-                del self._running[one]
+        for share in set(shares):
+            self._running[share] -= 1
+            if not self._running[share]:
+                del self._running[share]
         while len(self._last) > waiting + len(self._running):
             # A tenant that is not known here is the first to start anyway.
             del self._last[next(iter(self._last))]
@@ -152,13 +152,13 @@ class Turns:
         if not shares:
             return True
         return self._running[shares[0]] < self._tenant_max and all(
-            self._running[one] < self._limits.get(one, self._running_max)
-            for one in shares[1:]
+            self._running[share] < self._limits.get(share, self._running_max)
+            for share in shares[1:]
         )
 
     def _order(self, shares: Shares) -> tuple[bool, float, int]:
         if not shares:
             return False, 0.0, 0
         spent = self._time.spent(shares[0]) if self._time is not None else 0.0
-        is_beyond = any(self._running[one] >= self._fair_max for one in shares[1:])
+        is_beyond = any(self._running[share] >= self._fair_max for share in shares[1:])
         return is_beyond, spent, self._last.get(shares[0], 0)

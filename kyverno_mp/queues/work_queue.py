@@ -118,7 +118,7 @@ class WorkQueue(Generic[K]):
                 if until_s is not None and now_s >= until_s:
                     return None
                 ends = (until_s, self._next_s())
-                pauses = [one - now_s for one in ends if one is not None]
+                pauses = [end - now_s for end in ends if end is not None]
                 self._changed.wait(min(pauses, default=None))
 
     def done(self, key: K) -> None:

@@ -236,7 +236,9 @@ def _expect(answer: RegistryResponse, status: int, what: str) -> None:
         problems = _PROBLEMS.decode(answer.body).errors
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problems = []
-    details = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
+    details = cut(
+        "; ".join(f"{problem.code}: {problem.message}" for problem in problems)
+    )
     tail = f" ({details})" if details else ""
     raise RegistryUnavailable(
         "registry.refused", f"{what}: the registry returned {answer.status}{tail}"

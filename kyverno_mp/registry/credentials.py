@@ -132,10 +132,10 @@ class DockerConfig:
             raise self._unusable("not docker's JSON") from error
 
     def _of_entry(self, entry: _AuthEntry) -> Credentials:
-        found = _credentials_of(entry)
-        if found is None:
+        credentials = _credentials_of(entry)
+        if credentials is None:
             raise self._unusable("an entry's auth is not base64")
-        return found
+        return credentials
 
     def _ask(self, helper: str, server: str, deadline_ns: int) -> Credentials:
         if _HELPER.fullmatch(helper) is None:

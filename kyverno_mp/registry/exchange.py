@@ -108,19 +108,19 @@ def converse(
         answer.close()
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
-        text = f"{host} did not answer in time"
+        message = f"{host} did not answer in time"
         if connection.has_time_left:
-            text = f"{host} answers too slowly"
-            raise _failed(RegistryUnavailable, "slow", text, is_connected) from error
-        raise _failed(DeadlinePassed, "deadline", text, is_connected) from error
+            message = f"{host} answers too slowly"
+            raise _failed(RegistryUnavailable, "slow", message, is_connected) from error
+        raise _failed(DeadlinePassed, "deadline", message, is_connected) from error
     except ssl.SSLCertVerificationError as error:
         raise RegistryUnavailable(
             "registry.network", f"{host}: {error.verify_message}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        text = f"{host}: {reason}"
-        raise _failed(RegistryUnavailable, "network", text, is_connected) from error
+        message = f"{host}: {reason}"
+        raise _failed(RegistryUnavailable, "network", message, is_connected) from error
 
 
 def _failed(

@@ -60,12 +60,12 @@ class LayoutRegistry:
         listed = self._json(folder / "index.json").get("manifests")
         entries = listed if type(listed) is list else []
         if len(entries) > LAYOUT_ENTRIES_MAX:
-            text = f"{folder}: more than {LAYOUT_ENTRIES_MAX} entries in index.json"
-            raise SettingInvalid("registry.layout", text)
+            message = f"{folder}: more than {LAYOUT_ENTRIES_MAX} entries in index.json"
+            raise SettingInvalid("registry.layout", message)
         self._entries: list[Mapping[str, Json]] = [
-            one
-            for one in entries
-            if type(one) is dict and _DIGEST.fullmatch(str(one.get("digest")))
+            entry
+            for entry in entries
+            if type(entry) is dict and _DIGEST.fullmatch(str(entry.get("digest")))
         ]
 
     def __call__(self, call: RegistryCall, _deadline_ns: int) -> RegistryResponse:
@@ -111,7 +111,9 @@ class LayoutRegistry:
 
     def _about(self, digest: str) -> Iterator[dict[str, Json]]:
         """Yield the descriptors of manifests with this subject."""
-        for digest_of_one in dict.fromkeys(str(one["digest"]) for one in self._entries):
+        for digest_of_one in dict.fromkeys(
+            str(entry["digest"]) for entry in self._entries
+        ):
             content = self._content(digest_of_one, REGISTRY_MANIFEST_BYTES_MAX)
             manifest = _object(content or b"")
             subject = manifest.get("subject")
@@ -144,14 +146,16 @@ class LayoutRegistry:
     def _only(self, images: list[str], tag: str) -> str:
         """Return the one image of a layout without names, "" if there is none."""
         has_names = any(
-            _annotations(one).get(key) for one in self._entries for key in _NAMES
+            _annotations(entry).get(key) for entry in self._entries for key in _NAMES
         )
         if len(images) != 1 or has_names or _REFERRERS_TAG.fullmatch(tag):
             return ""
         return images[0]
 
     def _of(self, *kinds: str) -> Iterator[Mapping[str, Json]]:
-        return (one for one in self._entries if _annotations(one).get(_KIND) in kinds)
+        return (
+            entry for entry in self._entries if _annotations(entry).get(_KIND) in kinds
+        )
 
     def _type(self, digest: str, content: bytes) -> str:
         for entry in self._entries:
@@ -174,8 +178,8 @@ class LayoutRegistry:
         except OSError:
             return None
         if len(content) > bytes_max:
-            text = f"{self._folder}: {digest} is larger than {bytes_max} bytes"
-            raise RequestInvalid("registry.size", text)
+            message = f"{self._folder}: {digest} is larger than {bytes_max} bytes"
+            raise RequestInvalid("registry.size", message)
         return content
 
     def _json(self, path: Path) -> dict[str, Json]:
@@ -183,21 +187,23 @@ class LayoutRegistry:
             with path.open("rb") as file:
                 content = file.read(REGISTRY_MANIFEST_BYTES_MAX)
         except OSError as error:
-            text = (
+            message = (
                 f"{self._folder} is not an OCI image layout: {path.name}:"
                 f" {error.strerror}"
             )
-            raise SettingInvalid("registry.layout", text) from error
+            raise SettingInvalid("registry.layout", message) from error
         found = _object(content)
         if not found:
-            text = f"{self._folder} is not an OCI image layout: {path.name} is not JSON"
-            raise SettingInvalid("registry.layout", text)
+            message = (
+                f"{self._folder} is not an OCI image layout: {path.name} is not JSON"
+            )
+            raise SettingInvalid("registry.layout", message)
         return found
 
 
 def _annotations(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    found = entry.get("annotations")
-    return found if type(found) is dict else {}
+    annotations = entry.get("annotations")
+    return annotations if type(annotations) is dict else {}
 
 
 def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:

@@ -250,7 +250,7 @@ class ReviewResults:
             if not is_merged:
                 unmerged.add(subject)
 
-        list(self._mergers.map(merge_rows, [one for one in rows if rows[one]]))
+        list(self._mergers.map(merge_rows, [row for row in rows if rows[row]]))
         return unmerged
 
 

@@ -66,8 +66,8 @@ def result_of(fingerprint: bytes) -> str:
 def summary_in(fingerprints: Iterable[bytes]) -> dict[str, int]:
     """Return the number of rows of each result; other words are not counted."""
     summary = dict.fromkeys(WORDS, 0)
-    for one in fingerprints:
-        if word := result_of(one):
+    for fingerprint in fingerprints:
+        if word := result_of(fingerprint):
             summary[word] += 1
     return summary
 

@@ -70,8 +70,12 @@ class Kinds:
             for one in self._discovery.directory.find(selector):
                 if _NEEDED.issubset(one.verbs):
                     found.setdefault((one.group, one.plural), one)
-        for one in self._discovery.directory.resources if named else ():
-            is_named = (one.group, one.version, one.plural) in named
-            if is_named and not one.subresource and _NEEDED.issubset(one.verbs):
-                found.setdefault((one.group, one.plural), one)
+        for resource in self._discovery.directory.resources if named else ():
+            is_named = (resource.group, resource.version, resource.plural) in named
+            if (
+                is_named
+                and not resource.subresource
+                and _NEEDED.issubset(resource.verbs)
+            ):
+                found.setdefault((resource.group, resource.plural), resource)
         return [one for key, one in found.items() if key not in _EVENTS]

@@ -185,7 +185,7 @@ class CelSegments(msgspec.Struct, frozen=True):
     @property
     def generations(self) -> tuple[int, ...]:
         """Return the generation of each segment; 0 if it is unknown."""
-        return tuple(0 if one is None else one.generation for one in self.parts)
+        return tuple(0 if part is None else part.generation for part in self.parts)
 
 
 def plan_of(
@@ -328,7 +328,7 @@ def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
 def scanned_policy(ir: AnyCelIR) -> ScannedRule:
     """Return a CEL policy as a rule of the plan."""
     policy = ir.policy
-    given = [one.constraints for one in ir.bodies if one.constraints is not None]
+    given = [body.constraints for body in ir.bodies if body.constraints is not None]
     return ScannedRule(
         namespace=policy.namespace,
         kinds=(),
@@ -360,7 +360,7 @@ def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
 
 def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
     """Return a rule as a rule of the plan."""
-    blocks = [rule.match, *(one.match for one in rule.exceptions)]
+    blocks = [rule.match, *(exception.match for exception in rule.exceptions)]
     if rule.exclude is not None:
         blocks.append(rule.exclude)
     filters = [one for block in blocks for one in block.filters]

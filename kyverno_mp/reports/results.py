@@ -194,10 +194,10 @@ def _results_of(report: _Report) -> Results | None:
     if report.metadata.annotations.get(FORMAT) != VERSION:
         return None
     turn = report.metadata.annotations.get(TURN, "")
-    found = Results(int(turn) if turn.isdecimal() else 0)
+    results = Results(int(turn) if turn.isdecimal() else 0)
     for at_ns, subject, row in _each(report.spec.results):
-        found.add(at_ns, subject, row)
-    return found
+        results.add(at_ns, subject, row)
+    return results
 
 
 def _each(rows: Iterable[Row]) -> Iterator[tuple[int, Subject, Row]]:

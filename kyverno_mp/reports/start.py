@@ -76,9 +76,9 @@ def run(dependencies: ReportsDependencies, stop: threading.Event) -> None:
 
 def _failing(informers: Sequence[Informer[T]]) -> list[str]:
     return [
-        f"watch of {one.scope.resource.name}: {one.last_error}"
-        for one in informers
-        if one.failures >= _FAILING
+        f"watch of {informer.scope.resource.name}: {informer.last_error}"
+        for informer in informers
+        if informer.failures >= _FAILING
     ]
 
 
@@ -184,9 +184,9 @@ class Reports:
     def problems(self) -> list[str]:
         """Return the current problems."""
         watches = [
-            one.watch.informer
+            resource.watch.informer
             for lane in self._lanes
-            for one in list(lane.scan.resources.values())
+            for resource in list(lane.scan.resources.values())
         ]
         found = [*_failing(self.stored.informers), *_failing(watches)]
         found += _failing(self.scan.admission.informers)
@@ -216,9 +216,9 @@ class Reports:
         if self.images is not None:
             waiting = self.images.feed.pending + self.images.retries.known_count
             metrics.hold(REPORTS_IMAGES_WAITING, (), float(waiting))
-        for one in list(self.scan.resources.values()):
-            labels = (one.resource.plural,)
-            metrics.hold(REPORTS_OBJECTS, labels, float(len(one.watch)))
+        for resource in list(self.scan.resources.values()):
+            labels = (resource.resource.plural,)
+            metrics.hold(REPORTS_OBJECTS, labels, float(len(resource.watch)))
 
     def _plan(self) -> Plan:
         return self.scan.plan

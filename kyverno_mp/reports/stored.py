@@ -58,7 +58,7 @@ class StoredReports:
     @property
     def synced(self) -> bool:
         """Whether all reports were listed at least once."""
-        return all(one.synced for one in self.informers)
+        return all(informer.synced for informer in self.informers)
 
     def get(self, key: Key) -> StoredReport | None:
         """Return the fingerprints of a report."""

@@ -34,4 +34,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _words(name: str) -> set[str]:
     """Return the words of a name in singular: ``--policy`` means ``--policies``."""
     words = (one.lower() for one in _WORDS.findall(name))
-    return {re.sub("ies$", "y", one).removesuffix("s") for one in words}
+    return {re.sub("ies$", "y", word).removesuffix("s") for word in words}

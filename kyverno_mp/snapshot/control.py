@@ -176,7 +176,11 @@ class ControlPage:
 
         ``is_alive`` receives a process id and the start time given to ``claim``.
         """
-        gone = [one for one in self.workers() if not is_alive(one.pid, one.started)]
+        gone = [
+            worker
+            for worker in self.workers()
+            if not is_alive(worker.pid, worker.started)
+        ]
         if not gone:
             return 0
         # A leader that is stopped while it holds the lock blocks new workers, so it

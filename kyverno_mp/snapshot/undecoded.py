@@ -116,17 +116,19 @@ def undecoded_rule(value: bytes | memoryview, policy: PolicyIR, number: int) -> 
 
 def _filled(record: type[StructT], fields: dict[str, Any]) -> StructT:
     """Return a record whose other fields are empty lists or their defaults."""
-    empty = {one.name: () for one in msgspec.structs.fields(record) if one.required}
+    empty = {
+        field.name: () for field in msgspec.structs.fields(record) if field.required
+    }
     return record(**{**empty, **fields})
 
 
 def _fields_of(decoders: FieldDecoders, value: bytes | memoryview) -> dict[str, Any]:
     """Return the fields of a record that can be decoded."""
-    found = {}
+    fields = {}
     for (name, decoder), part in zip(decoders.items(), _parts_of(value), strict=False):
         with contextlib.suppress(*UNDECODABLE):
-            found[name] = decoder.decode(part)
-    return found
+            fields[name] = decoder.decode(part)
+    return fields
 
 
 def _parts_of(value: bytes | memoryview | msgspec.Raw) -> list[msgspec.Raw]:

@@ -221,7 +221,7 @@ class Recorder:
         results = self.results
         base = self._bundle_keys.get(key)
         if base is None:
-            rules = [one for one in members() if results.is_counted(one)]
+            rules = [member for member in members() if results.is_counted(member)]
             base = self._open_bundle(key, rules)
             if base < 0:
                 share = seconds / len(rules)

@@ -95,7 +95,9 @@ class DecisionLog:
         seconds: float,
     ) -> None:
         line = _about(request, webhook, seconds)
-        line["policies"] = _names(one for one in responses if _has_run(one))
+        line["policies"] = _names(
+            response for response in responses if _has_run(response)
+        )
         line["failed"] = _names(one for one in responses if _has_failed(one))
         _write(line, allowed=allowed)
 
@@ -138,7 +140,7 @@ def _has_failed(response: PolicyResponse) -> bool:
 
 def _names(responses: Iterable[PolicyResponse]) -> str:
     """Return the policies' names, separated by commas."""
-    names = list(dict.fromkeys(one.policy.key for one in responses))
+    names = list(dict.fromkeys(response.policy.key for response in responses))
     shown = ",".join(names[:_POLICIES_MAX])
     more = len(names) - _POLICIES_MAX
     return f"{shown} and {more} more" if more > 0 else shown

@@ -210,8 +210,8 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
 
 def _named_hosts(settings: Settings, *rules: UrlRules) -> Iterator[str]:
     """Yield the hosts of registries, logs and mirrors that the settings name."""
-    for one in rules:
-        yield from (name for name in one.allowed_names if not contains_wildcard(name))
+    for rule in rules:
+        yield from (name for name in rule.allowed_names if not contains_wildcard(name))
     if settings.enable_tuf:
         for url in (settings.tuf_mirror, settings.tuf_root):
             with suppress(ValueError):  # its first use reports an invalid URL

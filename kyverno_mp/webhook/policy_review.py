@@ -236,7 +236,9 @@ class PolicyReview:
     def _closed(self, document: AnyOfCel) -> list[str]:
         view = self._options.view
         opens = closed if view is None else view.opens
-        return [one.upstream for one in entry_problems(document, opens)]
+        return [
+            entry_problem.upstream for entry_problem in entry_problems(document, opens)
+        ]
 
     def _refused_author(self, request: Request, document: AnyOfCel) -> list[str]:
         reason = author_refusal(request, document, self._options.view)
@@ -339,7 +341,7 @@ def _new_faults(
     faults = condition_problems(document)
     if faults and request.old_object:
         known = _stored_faults(request.old_object)
-        faults = [one for one in faults if one not in known]
+        faults = [fault for fault in faults if fault not in known]
     return "; ".join(f"{one} [{one.code}]" for one in faults)
 
 

@@ -100,9 +100,9 @@ SHARED: Final[dict[bytes, Route]] = {
 
 def route_of(path: bytes) -> Route | None:
     """Return the route of a path, None if no webhook has it."""
-    found = SHARED.get(path)
-    if found is not None:
-        return found
+    route = SHARED.get(path)
+    if route is not None:
+        return route
     try:
         parts = path.decode("ascii").split("/")
     except UnicodeDecodeError:

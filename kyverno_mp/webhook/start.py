@@ -272,7 +272,7 @@ class _Attached:
         page, policies = self.page, self.policies.follower
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         page.set_gauge("generation", policies.generation)
-        undecoded = sum(len(one.undecoded) for one in self._segments())
+        undecoded = sum(len(segment.undecoded) for segment in self._segments())
         page.set_gauge("undecoded_policies", undecoded)
         linked = policies.current()
         if linked is not None:

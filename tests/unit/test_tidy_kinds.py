@@ -5,11 +5,8 @@ kind, or a new version of one, has to be added there too.
 """
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,12 +20,11 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_POLICY_KINDS,
     POLICY_KINDS,
     REVIEWED_CEL_KINDS,
-    PolicyKind,
     StoredKind,
 )
 from kyverno_mp.webhook.attach.kinds import LINKS
+from tests.style import code_of, docstrings, modules_by_kind, pattern_of, sources
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
     "ClusterPolicy": 53,
@@ -52,63 +48,24 @@ LITERAL_IN: Final = {
 """The documents, whose types name the kinds that they accept; nothing else."""
 
 
-def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield the strings that are statements, such as docstrings."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield node.value
-
-
-def code_of(source: str) -> Iterator[str]:
-    """Yield the words of the code, without comments, docstrings and module paths."""
-    source = re.sub(r"^from [\w.]+", "from module", source, flags=re.MULTILINE)
-    skipped = {(one.lineno, one.col_offset) for one in _docstrings(ast.parse(source))}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        is_docstring = token.type == tokenize.STRING and token.start in skipped
-        if token.type != tokenize.COMMENT and not is_docstring:
-            yield token.string
-
-
 def literals_of(source: str) -> Iterator[str]:
     """Yield the strings of the code that are not sentences."""
     tree = ast.parse(source)
-    skipped = {id(one) for one in _docstrings(tree)}
+    skipped = {id(one) for one in docstrings(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) not in skipped:
             yield str(node.value)
 
 
-def _name_of(row: PolicyKind) -> re.Pattern[str]:
-    """Return the pattern of the kind's name as a class, a constant or a function."""
-    words = re.findall("[A-Z][a-z]+", row.name.removesuffix("Policy"))
-    alone = "" if words[0] == "Image" else "(?<!image)(?<!image_)"
-    return re.compile(
-        rf"{alone}{'_?'.join(words)}_?polic(?:y|ies)(?![a-z])", re.IGNORECASE
-    )
-
-
 def modules() -> dict[str, str]:
     """Return the source of each module except the table."""
-    found = {
-        str(path.relative_to(ROOT)): path.read_text()
-        for path in sorted((ROOT / "kyverno_mp").rglob("*.py"))
-    }
+    found = sources()
     del found[TABLE]
     return found
 
 
 def test_modules_that_name_a_kind_become_fewer() -> None:
-    patterns = [_name_of(row) for row in POLICY_KINDS]
-    # Splitting into tokens is slow, and most modules have no such name anywhere.
-    words = {
-        name: " ".join(code_of(source))
-        for name, source in modules().items()
-        if any(pattern.search(source) for pattern in patterns)
-    }
-    counts = {
-        row.name: sum(1 for text in words.values() if _name_of(row).search(text))
-        for row in POLICY_KINDS
-    }
+    counts = modules_by_kind(modules())
     assert counts.keys() == FILES_MAX.keys(), "each row has its number"
     more = {name: n for name, n in counts.items() if n > FILES_MAX[name]}
     fewer = {name: n for name, n in counts.items() if n < FILES_MAX[name] - SLACK}
@@ -143,7 +100,7 @@ def test_only_documents_list_kinds() -> None:
 )
 def test_names_are_recognized(source: str, *, is_named: bool) -> None:
     row = next(one for one in POLICY_KINDS if one.name == "MutatingPolicy")
-    assert bool(_name_of(row).search(" ".join(code_of(source)))) is is_named
+    assert bool(pattern_of(row).search(" ".join(code_of(source)))) is is_named
 
 
 def test_rows_are_complete() -> None:

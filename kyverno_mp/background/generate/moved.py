@@ -111,7 +111,7 @@ class Moved:
             self._old[policy] = old
             return
         self._old.pop(policy, None)
-        for origin in [one for one in self._claims if one.policy == policy]:
+        for origin in [claim for claim in self._claims if claim.policy == policy]:
             del self._claims[origin]
 
     def _is_claimed(self, origin: Origin, rule: GenerateRule | None, at: Place) -> bool:
@@ -150,7 +150,7 @@ class Moved:
                 _Old(
                     moved[-1],
                     rule.targets,
-                    [None] if kinds is None else [[one] for one in kinds],
+                    [None] if kinds is None else [[kind] for kind in kinds],
                     _surely_before(self._now()),
                 )
             )

@@ -193,11 +193,13 @@ class PolicyEvents:
                 )
             for trigger in triggers.values():
                 yield Task(GENERATE, name, rule.name, trigger)
-        for one in ready.mutates.values():
-            if one.on_policy_update:
-                found = self._existing.triggers(ready.ir, one, on_refused=refusals.add)
+        for mutate in ready.mutates.values():
+            if mutate.on_policy_update:
+                found = self._existing.triggers(
+                    ready.ir, mutate, on_refused=refusals.add
+                )
                 for trigger in found.values():
-                    yield Task(MUTATE, name, one.name, trigger)
+                    yield Task(MUTATE, name, mutate.name, trigger)
 
     def _of_downstream(
         self, origin: Origin, rule: GenerateRule, refusals: Refusals

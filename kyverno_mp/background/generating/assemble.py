@@ -117,9 +117,9 @@ class GeneratingParts:
     def problems(self) -> list[str]:
         """Return the current problems."""
         found = [
-            f"watch of {one.scope.resource.plural}: {one.last_error}"
-            for one in self.policies.informers
-            if one.failures >= _FAILING and not is_absent(one)
+            f"watch of {informer.scope.resource.plural}: {informer.last_error}"
+            for informer in self.policies.informers
+            if informer.failures >= _FAILING and not is_absent(informer)
         ]
         return [*found, *self.watches.problems()]
 

@@ -188,7 +188,7 @@ class GeneratingEvents:
             self._downstream,
             self._dependencies.metrics,
             policy_selector(policy),
-            [one[:2] for one in entry.kinds],
+            [kind[:2] for kind in entry.kinds],
             policy_key(policy)[0],
         )
         owned.delete(is_data, refusals)

@@ -110,7 +110,7 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
         """The operations that its rules list."""
         constraints = self.ir.constraints
         rules = () if constraints is None else constraints.rules
-        return frozenset(one for rule in rules for one in rule.operations)
+        return frozenset(operation for rule in rules for operation in rule.operations)
 
     @property
     def deletes_on_delete(self) -> bool:
@@ -206,8 +206,8 @@ class GeneratingPolicies:
                 restart=found.clear,
             )
         except KubeNotFound as error:
-            text = f"{resource.plural} are not served"
-            raise KubeUnavailable("background.policy_kind", text) from error
+            message = f"{resource.plural} are not served"
+            raise KubeUnavailable("background.policy_kind", message) from error
         return next((one for one in found if key_of(one) == key), None)
 
     def newest(self, name: str) -> ReadyGenerating | None:
@@ -288,8 +288,8 @@ def _names(raw: bytes, stored: StoredPolicy) -> bool:
     document: Json = msgspec.json.decode(raw)
     name = stored.key[1]
     return any(
-        (one.get("name"), one.get("kind")) == (name, stored.kind)
-        for one in (document.get("spec") or {}).get("policyRefs") or ()
+        (policy_ref.get("name"), policy_ref.get("kind")) == (name, stored.kind)
+        for policy_ref in (document.get("spec") or {}).get("policyRefs") or ()
     )
 
 
@@ -318,7 +318,9 @@ def _linked(
         text = "; ".join(map(str, error.problems))
         raise PolicyInvalid("background.policy", text, where) from error
     dropped = exceptions_over_budget(ir.exceptions, stored.name)
-    kept = tuple(one for one in ir.exceptions if one.key not in dropped)
+    kept = tuple(
+        exception for exception in ir.exceptions if exception.key not in dropped
+    )
     return LinkedGeneratingPolicy(msgspec.structs.replace(ir, exceptions=kept))
 
 

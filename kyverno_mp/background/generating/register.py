@@ -48,11 +48,11 @@ class Entry(msgspec.Struct, frozen=True):
     def with_kinds(self, kinds: Iterable[GeneratedKind]) -> "Entry":
         """Return the record with more kinds; written ones are not reset to planned."""
         found = {one[:2]: one for one in self.kinds}
-        for one in kinds:
-            known = found.get(one[:2], one)
-            found[one[:2]] = one._replace(
-                is_cloned=known.is_cloned or one.is_cloned,
-                is_planned=known.is_planned and one.is_planned,
+        for kind in kinds:
+            known = found.get(kind[:2], kind)
+            found[kind[:2]] = kind._replace(
+                is_cloned=known.is_cloned or kind.is_cloned,
+                is_planned=known.is_planned and kind.is_planned,
             )
         return Entry(self.deletes, tuple(found.values()))
 
@@ -95,7 +95,7 @@ class Register:
         """
         with self._lock:
             return {
-                policy: [one for one in entry.kinds if not one.is_planned]
+                policy: [kind for kind in entry.kinds if not kind.is_planned]
                 for policy, entry in self._record.read().items()
             }
 
@@ -123,7 +123,7 @@ class Register:
 
         Raises: DependencyError, LeaseLost: then ``end`` must not be called.
         """
-        kinds = [one._replace(is_planned=True) for one in kinds]
+        kinds = [kind._replace(is_planned=True) for kind in kinds]
         if not kinds:
             return False
         with self._lock:
@@ -144,7 +144,7 @@ class Register:
         The policy and its record may have been deleted meanwhile. ``kinds``: those
         passed to ``begin``. Raises: DependencyError, LeaseLost.
         """
-        begun = [(policy, *one[:2]) for one in kinds]
+        begun = [(policy, *kind[:2]) for kind in kinds]
         if not begun:
             return False
         with self._lock:
@@ -161,7 +161,7 @@ class Register:
 
         Raises: DependencyError, LeaseLost.
         """
-        gone = {one[:2] for one in kinds}
+        gone = {kind[:2] for kind in kinds}
         with self._lock:
             known = self._record.read().get(policy)
             if known is None:

@@ -339,7 +339,7 @@ class Generating:
         """
         selector = trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)
-        kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        kinds = [(kind.api_version, kind.kind) for kind in entry.kinds]
         namespace, metrics = policy.stored.key[0], self.dependencies.metrics
         refusals = Refusals()
         owned = Owned(self.downstream, metrics, selector, kinds, namespace)

@@ -65,8 +65,8 @@ class Collector:
         api_version, kind = _text(raw, "apiVersion"), _text(raw, "kind")
         resource = self._kinds.of_kind(api_version, kind) if kind else None
         if resource is None or not api_version:
-            text = f'no matches for kind "{kind}" in version "{api_version}"'
-            raise ExpressionFailed("generate.kind", text)
+            message = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("generate.kind", message)
         if not resource.namespaced and namespace:
             raise ExpressionFailed(
                 "generate.scope",

@@ -125,13 +125,13 @@ class Watches:
         found: dict[Place, tuple[Resource, bool]] = {}
         places: dict[str, set[Place]] = {}
         for policy, kinds in sorted(wanted.items()):
-            for one in sorted(kinds):
-                resource = self._kinds.of_kind(one.api_version, one.kind)
+            for kind in sorted(kinds):
+                resource = self._kinds.of_kind(kind.api_version, kind.kind)
                 if resource is None:
-                    unserved.add((policy, one.api_version, one.kind))
+                    unserved.add((policy, kind.api_version, kind.kind))
                     continue
                 key = (resource.group, resource.plural)
-                is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
+                is_cloned = kind.is_cloned or found.get(key, (resource, False))[1]
                 found[key] = resource, is_cloned
                 places.setdefault(policy, set()).add(key)
         watched = chosen(places)
@@ -189,22 +189,25 @@ class Watches:
     def _is_listed(self, policy: str) -> bool:
         watches = (self._watches.get(key) for key in self._places.get(policy, ()))
         return self._follows and all(
-            one is None or one.informer.synced or one.informer.failures >= _FAILING
-            for one in watches
+            watch is None
+            or watch.informer.synced
+            or watch.informer.failures >= _FAILING
+            for watch in watches
         )
 
     @property
     def informers(self) -> list[Informer[_Known]]:
         """The running informers."""
         with self._lock:
-            return [one.informer for one in self._watches.values()]
+            return [watch.informer for watch in self._watches.values()]
 
     def problems(self) -> list[str]:
         """Return the current problems."""
         found = [
-            f"watch of generated {one.scope.resource.plural}: {one.last_error}"
-            for one in self.informers
-            if one.failures >= _FAILING
+            f"watch of generated {informer.scope.resource.plural}:"
+            f" {informer.last_error}"
+            for informer in self.informers
+            if informer.failures >= _FAILING
         ]
         if self._left_out:
             found.append(
@@ -334,7 +337,7 @@ class _Watch:
         if was_whole or not is_whole:
             return
         self._watches.listed()
-        for uid in [one for one in self._clones if one not in self._uids]:
+        for uid in [clone for clone in self._clones if clone not in self._uids]:
             if self.is_cloned:
                 self._source_changed(uid, is_gone=True)
 

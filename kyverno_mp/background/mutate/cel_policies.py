@@ -149,5 +149,7 @@ def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPo
             document, sorted(exceptions, key=lambda one: one.key), EXCEPTION_NAMES
         )
     dropped = exceptions_over_budget(compiled.exceptions, compiled.policy.key)
-    kept = tuple(one for one in compiled.exceptions if one.key not in dropped)
+    kept = tuple(
+        exception for exception in compiled.exceptions if exception.key not in dropped
+    )
     return LinkedMutatingPolicy(replace(compiled, exceptions=kept))

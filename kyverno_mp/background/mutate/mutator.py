@@ -249,16 +249,16 @@ class Mutator:
     def _resource_of(self, patched: Json, asked: ObjectQuery) -> Resource:
         """Return the resource of a target, or the parent resource of a subresource."""
         if not asked.subresource:
-            found = self.kinds.of_kind(
+            resource = self.kinds.of_kind(
                 str(patched.get("apiVersion") or ""), str(patched.get("kind") or "")
             )
         else:
             selector = KindSelector(asked.group, asked.version, asked.kind, "")
-            found = next(iter(self.kinds.find(selector)), None)
-        if found is None:
+            resource = next(iter(self.kinds.find(selector)), None)
+        if resource is None:
             kind = patched.get("kind")
             raise ExpressionFailed("background.kind", f"kind {kind} is not served")
-        return found
+        return resource
 
 
 def _place(raw: Json) -> _Place:

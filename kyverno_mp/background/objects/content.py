@@ -155,7 +155,9 @@ def version_of(raw: Json) -> str:
 def last_manager(raw: Json) -> str:
     """Return the field manager that last changed an object, "" if unknown."""
     entries = (raw.get("metadata") or {}).get("managedFields") or ()
-    newest: Json = max(entries, key=lambda one: str(one.get("time") or ""), default={})
+    newest: Json = max(
+        entries, key=lambda entry: str(entry.get("time") or ""), default={}
+    )
     return str(newest.get("manager") or "")
 
 

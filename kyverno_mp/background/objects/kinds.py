@@ -73,9 +73,9 @@ class Kinds:
         """
         self._refresh()
         chosen: dict[tuple[str, str], Resource] = {}
-        for one in self._discovery.directory.resources:
-            if not one.subresource and _LISTED.issubset(one.verbs):
-                chosen.setdefault((one.group, one.plural), one)
+        for resource in self._discovery.directory.resources:
+            if not resource.subresource and _LISTED.issubset(resource.verbs):
+                chosen.setdefault((resource.group, resource.plural), resource)
         return tuple(chosen.values())
 
     def _of_kind(self, api_version: str, kind: str) -> Resource | None:
@@ -85,10 +85,10 @@ class Kinds:
         return next(iter(directory.find(parse_kind(kind))), None)
 
     def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
-        for one in self._discovery.directory.resources:
-            place = (one.group, one.version, one.plural)
-            if place == (group, version, plural) and not one.subresource:
-                return one
+        for resource in self._discovery.directory.resources:
+            place = (resource.group, resource.version, resource.plural)
+            if place == (group, version, plural) and not resource.subresource:
+                return resource
         return None
 
     def _refresh(self) -> None:

@@ -83,7 +83,9 @@ class Watches:
             CLEANUP_WATCHES_MAX - len(desired),
         )
         self._omitted = max(0, len(desired) - CLEANUP_WATCHES_MAX)
-        for place in [one for one in self._informers if one not in desired]:
+        for place in [
+            informer for informer in self._informers if informer not in desired
+        ]:
             self._stop(place)
         for place, scope in list(desired.items())[:CLEANUP_WATCHES_MAX]:
             known = self._informers.get(place)
@@ -208,9 +210,13 @@ def labels_of(resource: Resource) -> tuple[str, str, str]:
 def preferred(resources: Iterable[Resource]) -> list[Resource]:
     """Return each resource with the three verbs once, in its first version."""
     found: dict[tuple[str, str], Resource] = {}
-    for one in resources:
-        name = (one.group, one.plural)
-        if one.subresource or name in _DUPLICATES or not set(VERBS) <= set(one.verbs):
+    for resource in resources:
+        name = (resource.group, resource.plural)
+        if (
+            resource.subresource
+            or name in _DUPLICATES
+            or not set(VERBS) <= set(resource.verbs)
+        ):
             continue
-        found.setdefault(name, one)
+        found.setdefault(name, resource)
     return list(found.values())

@@ -146,7 +146,7 @@ def _run_in(
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     located = []
-    known = [one.policy for one in compiled.policies] + [
+    known = [policy.policy for policy in compiled.policies] + [
         one.policy for one in (*cel, *others, *images)
     ]
     rounds = evaluate_all(evaluator, compiled, known, scene.given, options)
@@ -265,8 +265,8 @@ def _user(options: Options) -> UserInfo | None:
     try:
         user = load_user_info(Path(options.user_info), is_argument=True)
     except CommandFailed as error:
-        text = f"failed to load request info ({error.message})"
-        raise CommandFailed(text) from error
+        message = f"failed to load request info ({error.message})"
+        raise CommandFailed(message) from error
     if user.deprecated:
         warn(deprecation("user infos", options.user_info), _printer(options))
     return user

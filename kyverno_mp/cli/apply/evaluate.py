@@ -84,7 +84,9 @@ def _response(verdict: Verdict, resource: dict[str, Json]) -> Response:
 
 
 def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
-    return any(rule.rule_type == rule_type for one in policies for rule in one.rules)
+    return any(
+        rule.rule_type == rule_type for policy in policies for rule in policy.rules
+    )
 
 
 # PERF: faster start of the CLI: a run imports only the code of its rule types.
@@ -480,9 +482,14 @@ class Evaluator:
 
     def _labels(self, namespace: str, kind: str) -> dict[str, str]:
         """Return a namespace's labels: from the values file, else from the cluster."""
-        found = self._values.namespace_labels.get(namespace, {})
-        if found or self._namespaces is None or not namespace or kind == "Namespace":
-            return found
+        namespace_label = self._values.namespace_labels.get(namespace, {})
+        if (
+            namespace_label
+            or self._namespaces is None
+            or not namespace
+            or kind == "Namespace"
+        ):
+            return namespace_label
         return dict(self._namespaces.labels(namespace) or {})
 
     def _matched_kind(self, resource: dict[str, Json]) -> tuple[str, str, str, str]:

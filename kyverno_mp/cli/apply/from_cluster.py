@@ -78,9 +78,9 @@ def _scene(
     uses_images = options.registry or bool(layout)
     images = registry_images(layout) if uses_images else None
     plurals = {
-        (one.group, one.kind): one.plural
-        for one in directory.resources
-        if not one.subresource
+        (resource.group, resource.kind): resource.plural
+        for resource in directory.resources
+        if not resource.subresource
     }
     ports = ClusterPorts(cluster, directory)
     cluster_data = live_cluster_data(ports, images)

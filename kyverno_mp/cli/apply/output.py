@@ -228,6 +228,6 @@ def _is_called_invalid(error: PolicyInvalid) -> bool:
     """Return whether upstream lists the policy as invalid, by its first message."""
     text = error.message
     if isinstance(error, DocumentInvalid):
-        texts = (one.upstream for one in error.problems if one.upstream)
+        texts = (problem.upstream for problem in error.problems if problem.upstream)
         text = next(texts, "")
     return text.startswith("variable 'element.name'")

@@ -47,12 +47,12 @@ class Wire:
         return self._encoder.encode(
             [
                 _Sent(
-                    (position := self._positions.get(id(one.policy), -1)),
-                    one.policy if position < 0 else None,
-                    None if one.resource is resource else one.resource,
-                    *(getattr(one, name) for name in _SENT),
+                    (position := self._positions.get(id(response.policy), -1)),
+                    response.policy if position < 0 else None,
+                    None if response.resource is resource else response.resource,
+                    *(getattr(response, name) for name in _SENT),
                 )
-                for one in responses
+                for response in responses
             ]
         )
 

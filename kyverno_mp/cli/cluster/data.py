@@ -226,8 +226,8 @@ def _cluster_objects(path: Path) -> list[Json]:
     try:
         given = objects_of(read_fields(path, CLUSTER_FILE).get("spec", {}))
     except CommandFailed as error:
-        text = f"error: failed to load Kubernetes resources: {error.message}"
-        raise CommandFailed(text) from error
+        message = f"error: failed to load Kubernetes resources: {error.message}"
+        raise CommandFailed(message) from error
     objects: list[Json] = []
     for raw in given:
         # K8S: the object tracker of client-go adds the items of a list, too.
@@ -255,8 +255,10 @@ def cluster_definitions(paths: Sequence[str], folder: Path) -> list[Json]:
             try:
                 found.append(read_fields(file, CRD_FILE))
             except CommandFailed as error:
-                text = f"error: failed to load CRDs from path {file}: {error.message}"
-                raise CommandFailed(text) from error
+                message = (
+                    f"error: failed to load CRDs from path {file}: {error.message}"
+                )
+                raise CommandFailed(message) from error
     return found
 
 

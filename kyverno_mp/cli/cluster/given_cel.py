@@ -56,20 +56,20 @@ class GivenResources:
                 self._objects.setdefault((api_version, plural), []).append(raw)
             elif not self._is_cluster:
                 kind = raw.get("kind", "")
-                text = f'no matches for kind "{kind}" in version "{api_version}"'
-                raise CommandFailed(text)
+                message = f'no matches for kind "{kind}" in version "{api_version}"'
+                raise CommandFailed(message)
 
     def with_objects(self, objects: Sequence[Json]) -> "GivenResources":
         """Return a copy with more objects; objects of unknown kinds are skipped."""
-        found = GivenResources((), self._plurals, is_cluster=self._is_cluster)
+        given_resources = GivenResources((), self._plurals, is_cluster=self._is_cluster)
         known = [
             raw
             for raw in objects
             if self._plural_of(str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
         ]
         for listed in (*self._objects.values(), known):
-            found._add(listed)
-        return found
+            given_resources._add(listed)
+        return given_resources
 
     def _plural_of(self, api_version: str, kind: str) -> str:
         return self._plurals.get((api_version.rpartition("/")[0], kind), "")
@@ -133,8 +133,8 @@ class GivenResources:
         """Return the plural name of a kind. Raises: ExpressionFailed."""
         found = self._plural_of(api_version, kind)
         if not found:
-            text = f'no matches for kind "{kind}" in version "{api_version}"'
-            raise ExpressionFailed("resource.kind", text)
+            message = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("resource.kind", message)
         return found
 
 
@@ -148,8 +148,8 @@ class GivenImages:
         """Return the data. Raises: ExpressionFailed."""
         found = self._images.get(image)
         if found is None:
-            text = f"image data for {image} not found in the context"
-            raise ExpressionFailed("cli.image", text)
+            message = f"image data for {image} not found in the context"
+            raise ExpressionFailed("cli.image", message)
         return found
 
 

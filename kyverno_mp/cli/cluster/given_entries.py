@@ -50,8 +50,8 @@ class GivenEntries:
         if not projection:
             return found.data
         if projection not in found.projections:
-            text = f'projection "{projection}" not found in global context entry'
-            raise ExpressionFailed("cli.projection", f'{text} "{name}"')
+            message = f'projection "{projection}" not found in global context entry'
+            raise ExpressionFailed("cli.projection", f'{message} "{name}"')
         return found.projections[projection]
 
     def opens(self, name: str, namespace: str) -> bool:
@@ -67,8 +67,8 @@ class GivenEntries:
         """
         entry, _, rest = name.partition(".")
         if entry not in self.by_name:
-            text = f"failed to fetch entry key={entry}"
-            raise ExpressionFailed("context.global_entry", text)
+            message = f"failed to fetch entry key={entry}"
+            raise ExpressionFailed("context.global_entry", message)
         return self.reference(entry, rest.partition(".")[0])
 
 
@@ -95,12 +95,12 @@ def with_entries(
             found[name] = Given(
                 listed,
                 {
-                    str(one.get("name")): searched(
-                        str(one.get("jmesPath") or ""),
+                    str(projection.get("name")): searched(
+                        str(projection.get("jmesPath") or ""),
                         listed,
-                        f"projection {one.get('name')} of {_KIND} {name}",
+                        f"projection {projection.get('name')} of {_KIND} {name}",
                     )
-                    for one in spec.get("projections") or ()
+                    for projection in spec.get("projections") or ()
                 },
                 frozenset(opened_to(metadata_of(raw).get("annotations") or {})),
             )

@@ -91,8 +91,8 @@ def _read(file: Path) -> dict[str, Any]:
         config = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        text = f"cannot read {file}: {reason}"
-        raise SettingInvalid("kube.file", text) from error
+        message = f"cannot read {file}: {reason}"
+        raise SettingInvalid("kube.file", message) from error
     except yaml.YAMLError:
         # The original error would quote a line, which may contain a token.
         raise SettingInvalid("kube.kubeconfig", f"{file} is not YAML") from None

@@ -96,8 +96,8 @@ class ClusterPorts:
         """Return the ConfigMap. Raises: ExpressionFailed, DeadlinePassed."""
         # Runs of the command line have no deadline.
         deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
-        found = LiveConfigMaps(_NoShared(), self._cluster.client)
-        return found.config_map(namespace, name, deadline_ns)
+        live_config_maps = LiveConfigMaps(_NoShared(), self._cluster.client)
+        return live_config_maps.config_map(namespace, name, deadline_ns)
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Answer a call. Raises: ExpressionFailed, DeadlinePassed."""
@@ -126,10 +126,10 @@ class ClusterPorts:
             try:
                 raw = self._cluster.client.get(_NAMESPACES.object(("", namespace)))
             except DependencyError as error:
-                text = f"failed to get the resource's namespace ({error.message})"
+                message = f"failed to get the resource's namespace ({error.message})"
                 if isinstance(error, KubeNotFound):
-                    raise NamespaceGone("cluster.namespace_gone", text) from error
-                raise CommandFailed(text) from error
+                    raise NamespaceGone("cluster.namespace_gone", message) from error
+                raise CommandFailed(message) from error
             known = raw["metadata"].get("labels") or {}
             self._labels[namespace] = known
         return known
@@ -142,11 +142,11 @@ class ClusterPorts:
             raise ExpressionFailed(
                 "mutate.target", f"failed to find resource of kind {asked.kind}"
             )
-        found = [raw for one in resources for raw in self._list(one, asked)]
+        found = [raw for resource in resources for raw in self._list(resource, asked)]
         if not asked.subresource:
             return found
         parts = (self._part_of(raw, asked.subresource) for raw in found)
-        return [one for one in parts if one is not None]
+        return [part for part in parts if part is not None]
 
     def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
         """Return the objects of one resource with the requested namespace and name."""

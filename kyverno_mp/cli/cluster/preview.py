@@ -88,7 +88,7 @@ class PreviewCommand(Generic[P, V]):
             click.echo(msgspec.json.format(body).decode())
         else:
             self.show(previews)
-        problems = [text for one in previews for text in self.problems(one)]
+        problems = [text for preview in previews for text in self.problems(preview)]
         if output == "table":
             for text in problems:
                 say(f"not decided: {text}", err=True)

@@ -108,9 +108,9 @@ def resources_of(
             found = directory.find(selector)
             (loose if contains_wildcard(kind.version) else exact).extend(found)
     loose += [
-        one
-        for one in directory.resources
-        if any(_is_constrained(given, one) for given in constraints)
+        resource
+        for resource in directory.resources
+        if any(_is_constrained(given, resource) for given in constraints)
     ]
     chosen = dict.fromkeys(exact)
     known = {(one.group, one.plural) for one in exact}
@@ -144,7 +144,7 @@ def load_cluster(
     """
     begun = time.monotonic()
     run = _Run(client, wanted, spool)
-    listed = [one for one in resources if run.is_wanted(one)]
+    listed = [resource for resource in resources if run.is_wanted(resource)]
     workers = max(1, min(wanted.concurrent, len(listed)))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         parts = list(pool.map(run.load, listed))
@@ -278,7 +278,7 @@ def load_params(
 
     Raises: CommandFailed, because a policy without its parameters would decide wrongly.
     """
-    found: list[Json] = []
+    params: list[Json] = []
     for api_version, kind in dict.fromkeys(policy.param_kind for policy in policies):
         if not kind:
             continue
@@ -286,10 +286,10 @@ def load_params(
         if resource is None:
             raise CommandFailed(f"paramKind {api_version} {kind}: not in the cluster")
         try:
-            found += objects_of(client, WatchScope(resource=resource))
+            params += objects_of(client, WatchScope(resource=resource))
         except DependencyError as error:
             raise CommandFailed(f"paramKind {kind}: {error.message}") from error
-    return found
+    return params
 
 
 def objects_of(client: Client, scope: WatchScope) -> list[Json]:

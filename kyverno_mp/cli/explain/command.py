@@ -153,7 +153,7 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
                 "body": body,
                 "autogen": False,
                 "kinds": _resources(rules),
-                "operations": _each(one.operations for one in rules),
+                "operations": _each(rule.operations for rule in rules),
                 "namespaces": [],
                 "action": f"bound by {', '.join(bindings)}"
                 if bindings
@@ -200,7 +200,7 @@ def _copy(
         "body": ", ".join(counted(count, name) for count, name in parts if count),
         "autogen": bool(body.copy),
         "kinds": ["any JSON"] if ir.is_json else _resources(rules),
-        "operations": _each(one.operations for one in rules),
+        "operations": _each(rule.operations for rule in rules),
         "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
         "action": ", ".join(ir.actions),
         "overrides": False,
@@ -219,7 +219,7 @@ def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
         "failurePolicy": ir.policy.failure_policy,
         "background": ir.policy.background,
         "admission": ir.policy.admission,
-        "rules": [_cel_rule(ir, *one) for one in _bodies(ir)],
+        "rules": [_cel_rule(ir, *body) for body in _bodies(ir)],
     }
 
 
@@ -230,7 +230,7 @@ def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str
             done = counted(len(body.mutations), "mutation")
             yield body.copy, body.constraints, done
     elif isinstance(ir, GeneratingPolicyIR):
-        templates = sum(bool(one.documents) for one in ir.generations)
+        templates = sum(bool(generation.documents) for generation in ir.generations)
         given = {"expression": len(ir.generations) - templates, "template": templates}
         parts = [counted(number, noun) for noun, number in given.items() if number]
         yield "", ir.constraints, ", ".join(parts)
@@ -249,7 +249,7 @@ def _cel_rule(
         "body": done,
         "autogen": bool(copy),
         "kinds": ["*"] if of_all else _resources(rules),
-        "operations": _each(one.operations for one in rules),
+        "operations": _each(rule.operations for rule in rules),
         "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
         "action": "",
         "overrides": False,
@@ -333,12 +333,12 @@ def called(
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
     images = compile_images(found, of_cel, compiled)
-    policies += [describe_validating(one) for one in images]
+    policies += [describe_validating(image) for image in images]
     others = compile_others(found, of_cel, compiled)
     policies += [describe_cel(one) for one in others]
     policies += [
-        describe_cleanup(one, _kinds(one.match.filters), _EFFECT_WORDS)
-        for one in compiled.cleanups
+        describe_cleanup(cleanup, _kinds(cleanup.match.filters), _EFFECT_WORDS)
+        for cleanup in compiled.cleanups
     ]
     _add_corrections(found, policies)
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
@@ -364,8 +364,12 @@ def _add_corrections(found: PolicySet, policies: list[dict[str, Json]]) -> None:
         namespace, name = document.metadata.namespace, document.metadata.name
         key = f"{namespace}/{name}" if namespace else name
         by_name[document.kind, key] = [
-            {"code": one.code, "path": one.path, "reason": one.text}
-            for one in corrections(document)
+            {
+                "code": correction.code,
+                "path": correction.path,
+                "reason": correction.text,
+            }
+            for correction in corrections(document)
         ]
     for shown in policies:
         shown["corrected"] = by_name.get((shown["kind"], shown["policy"]), [])
@@ -396,16 +400,16 @@ def _files(paths: Sequence[str]) -> list[str]:
     Loading a folder as a whole fails at its first file without policies.
     """
     say_empty(paths)
-    found: list[str] = []
+    files: list[str] = []
     foreign = 0
     for path in paths:
         below = [str(one) for one in files_below(Path(path))] if _is_dir(path) else []
         wanted = [one for one in below if not _is_foreign(one)]
         foreign += len(below) - len(wanted)
-        found += wanted if below else [path]
+        files += wanted if below else [path]
     if foreign:
         say(f"files without policies: {foreign}", err=True)
-    return found
+    return files
 
 
 def _is_dir(path: str) -> bool:
@@ -420,6 +424,6 @@ def _is_foreign(file: str) -> bool:
     except (InputError, OSError):
         return False  # reported when the file is loaded
     return all(
-        foreign_kind(one.raw) or is_input_of_another_command(one.raw)
-        for one in documents
+        foreign_kind(document.raw) or is_input_of_another_command(document.raw)
+        for document in documents
     )

@@ -103,9 +103,11 @@ def _refused(documents: Iterable[Json]) -> dict[str, str]:
         if (group, raw.get("kind")) == (CEL_GROUP, VALIDATING_POLICY.name):
             found[name] = "a ValidatingPolicy has the same name"
         if (group, raw.get("kind")) == ("kyverno.io", "PolicyException"):
-            for one in (spec.get("exceptions") if type(spec) is dict else None) or ():
-                if type(one) is dict:
-                    policy = str(one.get("policyName"))
+            for exception in (
+                spec.get("exceptions") if type(spec) is dict else None
+            ) or ():
+                if type(exception) is dict:
+                    policy = str(exception.get("policyName"))
                     found[policy] = f"PolicyException {name} exempts from it"
     return found
 
@@ -126,9 +128,9 @@ def _report(file: Path, found: "Rewrite") -> None:
         count = len(found.differences)
         text = f"not rewritten: {count} of {found.requests} requests differ"
     say(f"{place}: {text}", err=True)
-    for one in found.differences[:_DIFFERENCES_SHOWN]:
-        before, after = one.before or "allowed", one.after or "allowed"
-        say(f"  {one.request}", err=True)
+    for difference in found.differences[:_DIFFERENCES_SHOWN]:
+        before, after = difference.before or "allowed", difference.after or "allowed"
+        say(f"  {difference.request}", err=True)
         say(f"    ClusterPolicy: {before}", err=True)
         say(f"    ValidatingPolicy: {after}", err=True)
 

@@ -63,7 +63,7 @@ def called(
         click.echo(json.dumps(explained, indent=2))
     else:
         click.echo("\n".join(lines(explained)))
-    results = [one for block in explained["blocks"] for one in block["results"]]
+    results = [result for block in explained["blocks"] for result in block["results"]]
     return int(any(one["status"] in _BAD for one in results))
 
 
@@ -76,9 +76,9 @@ def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
     if refused:
         raise CommandFailed("\n".join(refused))
     verifying = [
-        one
-        for one in compiled.policies
-        if any(rule.verify_images and not rule.unsupported for rule in one.rules)
+        policy
+        for policy in compiled.policies
+        if any(rule.verify_images and not rule.unsupported for rule in policy.rules)
     ]
     if not verifying:
         raise CommandFailed(_NO_RULES + (_BY_APPLY if found.images else ""))

@@ -67,14 +67,17 @@ def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Js
         )
     return {
         "digest": digest,
-        "signatures": [described(one) for one in signatures],
+        "signatures": [described(signature) for signature in signatures],
         "attestations": [
-            {**described(one), "predicateType": _predicate_type(one)}
-            for one in attestations
+            {**described(attestation), "predicateType": _predicate_type(attestation)}
+            for attestation in attestations
         ],
         "referrers": [
-            {"digest": one.get("digest"), "artifactType": one.get("artifactType")}
-            for one in referrers
+            {
+                "digest": referrer.get("digest"),
+                "artifactType": referrer.get("artifactType"),
+            }
+            for referrer in referrers
         ],
         "problems": problems,
     }

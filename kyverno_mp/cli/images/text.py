@@ -36,8 +36,8 @@ def _block(block: dict[str, Json]) -> Iterator[str]:
         what = step["asksFor"]
         what = what if what == "signature" else f"attestation {what}"
         yield f"  {what} by {step['attestor']}: {word}"
-        for one in step.get("signatures", ()):
-            yield f"    {one['digest']}: {_verdict(one)}"
+        for signature in step.get("signatures", ()):
+            yield f"    {signature['digest']}: {_verdict(signature)}"
         if not step["holds"] and not step.get("signatures"):
             yield f"    {_verdict(step)}"
     for result in block["results"]:

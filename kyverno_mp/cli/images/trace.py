@@ -82,17 +82,17 @@ class Trace:
             raise
 
     def _attempts(self, asked: SignatureQuery, deadline_ns: int) -> list[Json]:
-        found: list[Json] = []
+        attempts: list[Json] = []
         try:
             for layer, reason in self._review.attempts(asked, deadline_ns):
                 one = {**described(layer), "holds": not reason}
                 if reason:
                     one |= {"check": check_of(reason), "reason": reason}
-                found.append(one)
+                attempts.append(one)
         except (InputError, DependencyError):
             # The step records the reason.
-            return found
-        return found
+            return attempts
+        return attempts
 
 
 def check_of(reason: str) -> str:

@@ -47,8 +47,8 @@ def _read(path: str) -> bytes:
     try:
         return read_file(path, is_argument=True)
     except OSError as error:
-        text = f"failed open file {path}: {read_error(error, path)}"
-        raise CommandFailed(text) from error
+        message = f"failed open file {path}: {read_error(error, path)}"
+        raise CommandFailed(message) from error
 
 
 def _ask(prompt: str) -> None:

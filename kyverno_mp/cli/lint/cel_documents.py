@@ -66,8 +66,8 @@ def cel_concerns(
         return
     spec = document.spec
     given = spec.validation_configurations
-    texts = [one.expression for one in spec.validations]
-    texts += [one.expression for one in spec.variables]
+    texts = [validation.expression for validation in spec.validations]
+    texts += [variable.expression for variable in spec.variables]
     is_verified = any(name in text for text in texts for name in _VERIFIERS)
     if not is_verified and (given is None or given.required):
         text = (

@@ -96,48 +96,48 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
     spec = raw.get("spec") or {}
     for name, advice in _OLD_FIELDS.items():
         if name in spec:
-            text = f"{name} is deprecated: {advice}"
-            yield Concern("lint.deprecated_field", f"spec.{name}", "", text)
+            message = f"{name} is deprecated: {advice}"
+            yield Concern("lint.deprecated_field", f"spec.{name}", "", message)
     for name in unknown_controllers(policy):
-        text = (
+        message = (
             f"{quote(name)} is no controller of Pods, so it is ignored: names are"
             " case-sensitive and not trimmed, and objects of custom workloads are"
             " validated only by policies of policies.kyverno.io"
         )
         path = f"metadata.annotations['{AUTOGEN_ANNOTATION}']"
-        yield Concern("lint.autogen_controllers", path, "", text)
+        yield Concern("lint.autogen_controllers", path, "", message)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
         yield from _rule_concerns(policy, rule, path)
         for place, operator in _operators(raw["spec"]["rules"][index], path):
             advice = _OLD_OPERATORS[operator]
-            text = f"operator {operator} is deprecated: use {advice}"
-            yield Concern("lint.deprecated_operator", place, rule.name, text)
+            message = f"operator {operator} is deprecated: use {advice}"
+            yield Concern("lint.deprecated_operator", place, rule.name, message)
         for place, reason in call_faults(raw["spec"]["rules"][index]):
-            text = f"{reason}; the rule fails with an error when this call runs"
-            yield Concern("lint.call", f"{path}{place}", rule.name, text)
+            message = f"{reason}; the rule fails with an error when this call runs"
+            yield Concern("lint.call", f"{path}{place}", rule.name, message)
 
 
 def expression_concerns(raw: dict[str, Json]) -> Iterator[Concern]:
     """Yield the concerns of the expressions of an exception or a clean-up policy."""
     spec = raw.get("spec")
     for place, operator in _operators(spec, "spec"):
-        text = f"operator {operator} is deprecated: use {_OLD_OPERATORS[operator]}"
-        yield Concern("lint.deprecated_operator", place, "", text)
+        message = f"operator {operator} is deprecated: use {_OLD_OPERATORS[operator]}"
+        yield Concern("lint.deprecated_operator", place, "", message)
     for place, reason in call_faults(spec):
-        text = f"{reason}; an evaluation fails when this call runs"
-        yield Concern("lint.call", f"spec{place}", "", text)
+        message = f"{reason}; an evaluation fails when this call runs"
+        yield Concern("lint.call", f"spec{place}", "", message)
 
 
 def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:
     lacking = missing_capability(rule, verifies=True)
     if lacking:
-        text = f"not evaluated by this version: {lacking}"
-        yield Concern("lint.unsupported", path, rule.name, text)
+        message = f"not evaluated by this version: {lacking}"
+        yield Concern("lint.unsupported", path, rule.name, message)
     for name, block in (("match", rule.match), ("exclude", rule.exclude)):
         if block is not None and _is_inline(block):
-            text = f"resources directly under {name} are deprecated: use any or all"
-            yield Concern("lint.deprecated_field", f"{path}.{name}", rule.name, text)
+            message = f"resources directly under {name} are deprecated: use any or all"
+            yield Concern("lint.deprecated_field", f"{path}.{name}", rule.name, message)
     yield from _wildcards(rule, path)
     yield from _no_kinds(rule, path)
     reason = _never(policy, rule)
@@ -166,9 +166,9 @@ def _no_kinds(rule: Rule, path: str) -> Iterator[Concern]:
     for place, kinds in kinds_of(rule):
         for position, kind in enumerate(kinds):
             if not parse_kind(kind).kind:
-                text = f'"{kind}" is not a kind, it matches nothing'
+                message = f'"{kind}" is not a kind, it matches nothing'
                 where = f"{path}.{place}.kinds[{position}]"
-                yield Concern("lint.suspicious", where, rule.name, text)
+                yield Concern("lint.suspicious", where, rule.name, message)
 
 
 def _wildcards(rule: Rule, path: str) -> Iterator[Concern]:
@@ -176,11 +176,11 @@ def _wildcards(rule: Rule, path: str) -> Iterator[Concern]:
         for position, kind in enumerate(entry.resources.kinds):
             if kind.rpartition("/")[2] == "*" and kind.count("/") < 2:  # noqa: PLR2004 - group/version/Kind/subresource
                 where = f"{path}.match.{place}resources.kinds[{position}]"
-                text = (
+                message = (
                     f"kind {kind} matches every kind: the webhook is called for every"
                     " request of the cluster"
                 )
-                yield Concern("lint.wildcard_kind", where, rule.name, text)
+                yield Concern("lint.wildcard_kind", where, rule.name, message)
 
 
 def _never(policy: AnyPolicy, rule: Rule) -> str:

@@ -178,8 +178,8 @@ class _Linter:
             yield from self._errors(admission_faults(policy))
         if self.for_server:
             kind = self.document.raw["kind"]
-            text = f"the API server evaluates every {kind}; the server does not"
-            yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
+            message = f"the API server evaluates every {kind}; the server does not"
+            yield self.finding("lint.api_server", sarif.NOTE, message, "kind")
 
     def _cel_findings(self) -> Iterator[Finding]:
         """Yield the findings of a policy in CEL or its PolicyException."""
@@ -213,15 +213,19 @@ class _Linter:
         yield from self._of_concerns(corrections(policy))
         yield from self._of_concerns(cel_concerns(policy, for_server=self.for_server))
         if self.for_server and (kinds := unserved(policy)):
-            text = f"the server does not evaluate {kinds}"
-            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+            message = f"the server does not evaluate {kinds}"
+            yield self.finding("lint.unsupported", sarif.WARNING, message, "kind")
 
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a problem's column counts within the field's text."""
-        for one in problems:
-            found = self.finding(one.code, sarif.ERROR, one.reason, one.path)
-            if one.column:
-                found = replace(found, message=f"column {one.column}: {one.reason}")
+        for problem in problems:
+            found = self.finding(
+                problem.code, sarif.ERROR, problem.reason, problem.path
+            )
+            if problem.column:
+                found = replace(
+                    found, message=f"column {problem.column}: {problem.reason}"
+                )
             yield found
 
     def findings(self, known: Known) -> Iterator[Finding]:
@@ -239,8 +243,10 @@ class _Linter:
             yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
-            text = f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"
-            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+            message = (
+                f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"
+            )
+            yield self.finding("lint.unsupported", sarif.WARNING, message, "kind")
         else:
             yield from self._decoded(raw, known)
         if not foreign_kind(raw):
@@ -258,9 +264,11 @@ class _Linter:
         if policy is None:
             return
         # Invalid names are reported below, with the service's other rejections.
-        already = {one.path for one in decoded.problems} | {"metadata.name"}
+        already = {problem.path for problem in decoded.problems} | {"metadata.name"}
         yield from self._errors(
-            one for one in storage_problems(raw) if one.path not in already
+            storage_problem
+            for storage_problem in storage_problems(raw)
+            if storage_problem.path not in already
         )
         yield from self._of_concerns(corrections(policy))
         checked = check(policy)
@@ -296,7 +304,7 @@ class _Linter:
         if (
             self.for_server
             and is_sound
-            and all(one.code in (UNSUPPORTED, NO_BACKGROUND) for one in faults)
+            and all(fault.code in (UNSUPPORTED, NO_BACKGROUND) for fault in faults)
         ):
             # Names that nothing reads are reported already.
             read = as_go_reads(raw).raw
@@ -345,12 +353,12 @@ class _Linter:
         """Yield the server's rejections; autogen rules have their rule's position."""
         found = [
             self.finding(
-                one.code,
+                refusal.code,
                 level,
-                one.message,
-                self._rule_path(one.rule) if one.rule else "",
+                refusal.message,
+                self._rule_path(refusal.rule) if refusal.rule else "",
             )
-            for one in refusals
+            for refusal in refusals
         ]
         yield from dict.fromkeys(found)
 

@@ -141,8 +141,8 @@ class KnownKinds:
                 shown = f"{found.plural} in {found.api_version}"
             yield _warning(path, "", f"resource {name.text}", shown)
         elif found:
-            text = f"resource {name.text} is not known"
-            yield _note(path, "", text, self._advice)
+            message = f"resource {name.text} is not known"
+            yield _note(path, "", message, self._advice)
 
     def _of_subresource(
         self,

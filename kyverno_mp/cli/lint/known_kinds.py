@@ -55,7 +55,13 @@ def _served(kubeconfig: str, context: str) -> list[ApiResource]:
         discovery = Discovery(cluster.client)
         discovery.refresh()
         return [
-            ApiResource(one.group, one.version, one.kind, one.plural, one.namespaced)
-            for one in discovery.directory.resources
-            if not one.subresource
+            ApiResource(
+                resource.group,
+                resource.version,
+                resource.kind,
+                resource.plural,
+                resource.namespaced,
+            )
+            for resource in discovery.directory.resources
+            if not resource.subresource
         ]

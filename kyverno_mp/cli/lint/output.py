@@ -32,12 +32,12 @@ def _text(findings: Sequence[Finding]) -> str:
     """Return a line per finding; equal notes share a line with their count."""
     notes = Counter(_same(one) for one in findings if one.level == sarif.NOTE)
     lines = []
-    for one in findings:
-        if one.level != sarif.NOTE:
-            lines.append(_line(one))
-        elif count := notes.pop(_same(one), 0):
+    for finding in findings:
+        if finding.level != sarif.NOTE:
+            lines.append(_line(finding))
+        elif count := notes.pop(_same(finding), 0):
             more = f" (and {count - 1} more)" if count > 1 else ""
-            lines.append(_line(one, more))
+            lines.append(_line(finding, more))
     errors = sum(one.level == sarif.ERROR for one in findings)
     warnings = sum(one.level == sarif.WARNING for one in findings)
     total = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"

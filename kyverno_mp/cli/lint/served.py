@@ -51,8 +51,8 @@ def left_out(compiled: CompiledPolicy) -> Iterator[Refusal]:
         fate = "the server rejects the policy"
     for rule in compiled.rules:
         if what := missing_feature(rule, has_background=True):
-            text = f"not supported by this version: {what}; {fate}"
-            yield Refusal(UNSUPPORTED, text, rule.name)
+            message = f"not supported by this version: {what}; {fate}"
+            yield Refusal(UNSUPPORTED, message, rule.name)
 
 
 def left_out_without_pool(compiled: CompiledPolicy) -> Iterator[Refusal]:
@@ -60,8 +60,8 @@ def left_out_without_pool(compiled: CompiledPolicy) -> Iterator[Refusal]:
     for rule in compiled.rules:
         what = missing_feature(rule, has_background=False)
         if what and not rule.unsupported:
-            text = f"a server without a background pool skips this rule: {what}"
-            yield Refusal(NO_BACKGROUND, text, rule.name)
+            message = f"a server without a background pool skips this rule: {what}"
+            yield Refusal(NO_BACKGROUND, message, rule.name)
 
 
 def refused_by_webhook(raw: dict[str, Json]) -> Iterator[Refusal]:

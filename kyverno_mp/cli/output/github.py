@@ -20,7 +20,7 @@ _OF_PROPERTIES: Final = {**_OF_MESSAGES, ord(":"): "%3A", ord(","): "%2C"}
 
 def render(findings: Iterable[Finding]) -> Safe:
     """Return one annotation per finding; GitHub's runner prints other lines as text."""
-    return Safe("".join(_annotation(one) for one in findings))
+    return Safe("".join(_annotation(finding) for finding in findings))
 
 
 def _annotation(finding: Finding) -> str:

@@ -91,9 +91,9 @@ class _Planner:
         if names:
             names = self._names_of(namespace, names)
         self._current.candidates = [
-            one.ir.policy.key
-            for one in self._candidates(request, namespace, None)
-            if not names or one.ir.policy.name in names
+            candidate.ir.policy.key
+            for candidate in self._candidates(request, namespace, None)
+            if not names or candidate.ir.policy.name in names
         ]
         return self._planner.plan(request, names, is_namespaced=is_namespaced)
 
@@ -157,8 +157,8 @@ class CelReplay:
         known: Mapping[str, set[str]] = {
             one.policy.namespace: set() for one in policies
         }
-        for one in policies:
-            known[one.policy.namespace].add(one.policy.name)
+        for policy in policies:
+            known[policy.policy.namespace].add(policy.policy.name)
 
         def names(namespace: str, given: frozenset[str]) -> frozenset[str]:
             new = {

@@ -136,7 +136,9 @@ def _route(group: Group, groups: Groups, line: Line, *, both: bool) -> Route:
     if not shared:
         key = first.policy_key if first.webhook == MUTATE else ""
         return Route(first.path, first.webhook, BOTH, key)
-    own = {one for route in shared for one in route.failure_policies}
+    own = {
+        failure_policy for route in shared for failure_policy in route.failure_policies
+    }
     called = {one for webhook, one in groups.paths if webhook == first.webhook}
     return Route(first.path, first.webhook, frozenset(own | (BOTH - called)))
 
@@ -151,8 +153,8 @@ class _Set:
     def by_key(self) -> dict[str, list[object]]:
         """Return the policies by key; policies of several kinds can share a key."""
         found: dict[str, list[object]] = {}
-        for one in (*self.policies, *self.cel.all):
-            found.setdefault(one.policy.key, []).append(one)
+        for policy in (*self.policies, *self.cel.all):
+            found.setdefault(policy.policy.key, []).append(policy)
         return found
 
 

@@ -44,7 +44,7 @@ def table(tables: Tables, facts: Facts, rows_max: int) -> str:
     text += columns(counted, numbers_from=1)
     for dimension, values in tables.by.items():
         if values:
-            heads = (dimension.upper(), *(_WORDS[one].upper() for one in CHANGES))
+            heads = (dimension.upper(), *(_WORDS[change].upper() for change in CHANGES))
             rows = [(shown(name), *row) for name, row in _rows(values)]
             text += "\n" + columns([heads, *rows], numbers_from=1)
     if tables.needs:
@@ -71,8 +71,8 @@ def _time(time_ms: int) -> str:
 
 
 def _counts(tables: Tables) -> list[tuple[str, str]]:
-    found = tables.changes
-    return [(_WORDS[one], f"{found[one]:,}") for one in (*CHANGES, UNCHANGED)]
+    changes = tables.changes
+    return [(_WORDS[one], f"{changes[one]:,}") for one in (*CHANGES, UNCHANGED)]
 
 
 def _rows(
@@ -81,7 +81,8 @@ def _rows(
     """Return a row per value, sorted by the number of changes."""
     ordered = sorted(values.items(), key=lambda one: (-one[1].total(), one[0]))
     return [
-        (name, tuple(f"{found[one]:,}" for one in CHANGES)) for name, found in ordered
+        (name, tuple(f"{found[change]:,}" for change in CHANGES))
+        for name, found in ordered
     ]
 
 
@@ -136,7 +137,7 @@ def markdown(tables: Tables, facts: Facts, rows_max: int) -> str:
     lines += _markdown(("Change", "Requests"), _counts(tables))
     for dimension, values in tables.by.items():
         if values:
-            heads = (dimension.capitalize(), *(_WORDS[one] for one in CHANGES))
+            heads = (dimension.capitalize(), *(_WORDS[change] for change in CHANGES))
             lines += ["", *_markdown(heads, [(n, *row) for n, row in _rows(values)])]
     if tables.needs:
         lines += ["", "Not decidable from the recording:", ""]

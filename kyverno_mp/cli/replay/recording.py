@@ -131,8 +131,8 @@ class Recording:
         try:
             header: Header = header_of(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            text = "is not a recording of reviews (KYVERNO_MP_RECORD_DIR)"
-            raise _wrong(file, text) from error
+            message = "is not a recording of reviews (KYVERNO_MP_RECORD_DIR)"
+            raise _wrong(file, message) from error
         if header.kyverno_mp_recording != VERSION:
             version = header.kyverno_mp_recording
             raise _wrong(file, f"has version {version}, and only {VERSION} is known")
@@ -212,26 +212,29 @@ def groups_of(lines: Iterator[Line]) -> Groups:
     The API server sends each path a separate review, which differs only in its uid. Two
     reviews for the same path are two requests.
     """
-    found = Groups()
+    groups = Groups()
     open_groups: dict[bytes, deque[Group]] = {}
     for number, line in enumerate(lines):
         route = route_of_line(line, number)
         stamp = line.time_ms
-        found.start_ms = min(found.start_ms or stamp, stamp)
-        found.end_ms = max(found.end_ms, stamp)
+        groups.start_ms = min(groups.start_ms or stamp, stamp)
+        groups.end_ms = max(groups.end_ms, stamp)
         if route.webhook in CEL_WEBHOOKS:
-            found.named.setdefault(route.webhook, set()).update(named_in(route))
+            groups.named.setdefault(route.webhook, set()).update(named_in(route))
         elif not route.policy_key:
-            found.paths |= {(route.webhook, one) for one in route.failure_policies}
+            groups.paths |= {
+                (route.webhook, failure_policy)
+                for failure_policy in route.failure_policies
+            }
         key = _identity(line, route)
         waiting = open_groups.setdefault(key, deque(maxlen=REPLAY_EQUAL_REQUESTS_MAX))
         group = next((one for one in waiting if one.takes(route, stamp)), None)
         if group is not None:
             group.add(route, line.answer)
             continue
-        group = found.first[number] = Group(stamp, [route], line.answer)
+        group = groups.first[number] = Group(stamp, [route], line.answer)
         waiting.append(group)
-    return found
+    return groups
 
 
 def named_in(route: Route) -> list[tuple[str, str]]:

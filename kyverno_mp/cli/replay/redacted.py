@@ -26,9 +26,9 @@ class RedactedReads:
 
     def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
         self._rules = {
-            (one.policy.key, one.policy.kind, rule.name): rule
-            for one in policies
-            for rule in one.rules
+            (policy.policy.key, policy.policy.kind, rule.name): rule
+            for policy in policies
+            for rule in policy.rules
         }
         self._reads: dict[tuple[str, str, str], Reads | None] = {}
         self._annotated = [
@@ -52,14 +52,14 @@ class RedactedReads:
         if key not in self._reads:
             self._reads[key] = rule_reads(ir)
         reads = self._reads[key]
-        return any(_meets(reads, tokens_of_pointer(one)) for one in pointers)
+        return any(_meets(reads, tokens_of_pointer(pointer)) for pointer in pointers)
 
     def matching(self, pointers: Sequence[str]) -> set[str]:
         """Return the policies whose match or exclude blocks read one of the values."""
         names = [
             tokens[3]
-            for one in pointers
-            if (tokens := tokens_of_pointer(one))[1:3] == _ANNOTATION
+            for pointer in pointers
+            if (tokens := tokens_of_pointer(pointer))[1:3] == _ANNOTATION
             and len(tokens) > 3  # noqa: PLR2004 - object, metadata, annotations, name
         ]
         whole = any(tokens_of_pointer(one)[1:] == _ANNOTATION for one in pointers)
@@ -67,7 +67,9 @@ class RedactedReads:
             key
             for key, rule in self._annotated
             if whole
-            or any(matches(known, one) for known in _annotations(rule) for one in names)
+            or any(
+                matches(known, name) for known in _annotations(rule) for name in names
+            )
         }
 
 

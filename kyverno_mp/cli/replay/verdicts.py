@@ -164,9 +164,9 @@ class Replayer:
         self._reads = RedactedReads(policies)
         self._asking = frozenset(
             [
-                one.policy.key
-                for one in policies
-                if any(rule.effects for rule in one.rules)
+                policy.policy.key
+                for policy in policies
+                if any(rule.effects for rule in policy.rules)
             ]
             + [one.policy.key for one in in_cel.all if one.effects]
         )
@@ -294,7 +294,11 @@ class Replayer:
         *,
         is_validated: bool = True,
     ) -> Verdict:
-        taking = {one.policy.key for one in self._current.responses if _rules_of(one)}
+        taking = {
+            response.policy.key
+            for response in self._current.responses
+            if _rules_of(response)
+        }
         reasons = [
             f"{one.policy.key}/{found.rule}: {found.message}"
             for one in policies
@@ -314,7 +318,7 @@ class Replayer:
 
 def _rules_of(response: PolicyResponse) -> list[str]:
     """Return the rules that matched."""
-    found = [one.rule for one in response.results]
+    found = [result.rule for result in response.results]
     return [*response.passed, *response.skipped, *found]
 
 

@@ -56,7 +56,7 @@ def called(**flags: Any) -> int:
         severities=options.severities,
         categories=options.categories,
     )
-    chosen = sorted((one for one in entries if filters.accept(one)), key=urgency)
+    chosen = sorted((entry for entry in entries if filters.accept(entry)), key=urgency)
     _write(options, _rendered(options, chosen))
     return int(any(one.result in options.fail_on for one in chosen))
 
@@ -84,8 +84,8 @@ def _check(options: Options) -> None:
     ):
         for one in given:
             if one not in known:
-                text = f"{flag}: {one!r} is not one of {', '.join(known)}"
-                raise CommandFailed(text)
+                message = f"{flag}: {one!r} is not one of {', '.join(known)}"
+                raise CommandFailed(message)
 
 
 def _entries(options: Options) -> list[Entry]:

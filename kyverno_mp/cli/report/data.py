@@ -24,13 +24,13 @@ def as_json(entries: Sequence[Entry], dimension: str) -> str:
     "p", "fail": 1, ...}], "results": [{"policy": "p", "result": "fail", ...}]}``.
     """
     listed: list[Json] = [
-        {"name": one.name, **one.counts.of} for one in groups(entries, dimension)
+        {"name": group.name, **group.counts.of} for group in groups(entries, dimension)
     ]
     found = {
         "summary": total(entries).of,
         "groupBy": dimension,
         "groups": listed,
-        "results": [_result(one) for one in entries],
+        "results": [_result(entry) for entry in entries],
     }
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
@@ -46,24 +46,24 @@ def as_sarif(entries: Sequence[Entry]) -> str:
     """Return failures, errors and warnings."""
     known: dict[str, sarif.Explained] = {}
     findings = []
-    for one in entries:
-        if one.result not in _LEVELS:
+    for entry in entries:
+        if entry.result not in _LEVELS:
             continue
-        code = f"{one.policy}/{one.rule}"
-        text = f"Rule {one.rule} of policy {one.policy}"
-        known[code] = sarif.Explained(text, one.severity, one.category)
-        level = _LEVELS[one.result]
-        findings.append(sarif.Finding(code, level, one.message, subject=one.path))
+        code = f"{entry.policy}/{entry.rule}"
+        text = f"Rule {entry.rule} of policy {entry.policy}"
+        known[code] = sarif.Explained(text, entry.severity, entry.category)
+        level = _LEVELS[entry.result]
+        findings.append(sarif.Finding(code, level, entry.message, subject=entry.path))
     return sarif.render(findings, known)
 
 
 def as_junit(entries: Sequence[Entry]) -> str:
     """Return a suite for each policy and a case for each result; warnings pass."""
     cases = []
-    for one in entries:
-        outcome = _OUTCOMES.get(one.result, "")
-        reason = one.message if outcome else ""
+    for entry in entries:
+        outcome = _OUTCOMES.get(entry.result, "")
+        reason = entry.message if outcome else ""
         cases.append(
-            junit.Case(one.policy, one.rule, one.path, outcome, reason, reason)
+            junit.Case(entry.policy, entry.rule, entry.path, outcome, reason, reason)
         )
     return junit.render(cases, declaration=True) + "\n"

@@ -54,17 +54,17 @@ def entries_of_paths(paths: Sequence[str]) -> list[Entry]:
     Documents of other kinds are skipped. Raises: CommandFailed for a path that cannot
     be read or has no report, InputError for a file that cannot be parsed.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for path in paths:
         reports = 0
         for data, file in _texts(path):
             for raw in _documents(data, file):
                 if _is_report(raw):
                     reports += 1
-                    found.extend(entries_of(raw, file))
+                    entries.extend(entries_of(raw, file))
         if not reports:
             raise CommandFailed(f"no policy reports in {path}")
-    return found
+    return entries
 
 
 def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entry]:
@@ -184,7 +184,7 @@ def _json_lines(text: bytes) -> list[Json] | None:
     if not text.startswith(b"{") or b"\n{" not in text:
         return None
     try:
-        return [msgspec.json.decode(one) for one in text.splitlines() if one.strip()]
+        return [msgspec.json.decode(line) for line in text.splitlines() if line.strip()]
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

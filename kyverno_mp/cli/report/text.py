@@ -41,7 +41,7 @@ def table(
     if not entries:
         return Safe(f"{summary(total(entries))}\n")
     named = [(dimension.upper(), *(name.upper() for name in RESULTS), "TOTAL")]
-    named += [_group_row(one) for one in groups(entries, dimension)]
+    named += [_group_row(group) for group in groups(entries, dimension)]
     text = columns(named, numbers_from=1)
     listed = entries[:rows_max] if rows_max else entries
     paint = _painted if color else _plain

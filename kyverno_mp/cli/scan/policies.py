@@ -52,15 +52,15 @@ def policies_of(
     paths: Sequence[str], selectors: Sequence[str]
 ) -> list[dict[str, Json]]:
     """Return the selected policies. Raises: CommandFailed for any other document."""
-    found = []
+    policies = []
     keeps = _selector(selectors)
     for path in paths:
         for text, file in sources(path):
             for document in load(text, file=file):
                 raw = _checked(document.raw, file)
                 if keeps(labels_of(raw["metadata"].get("labels"))):
-                    found.append(raw)
-    return found
+                    policies.append(raw)
+    return policies
 
 
 def _checked(raw: Json, file: str) -> dict[str, Json]:

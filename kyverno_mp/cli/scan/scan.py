@@ -108,8 +108,8 @@ def _payload(path: str) -> Json:
         except (ValueError, RecursionError) as error:
             raise CommandFailed(f"{path}: {error}") from error
     if not path.endswith((".yaml", ".yml")):
-        text = f"unrecognized payload format, must be yaml or json ({path})"
-        raise CommandFailed(text)
+        message = f"unrecognized payload format, must be yaml or json ({path})"
+        raise CommandFailed(message)
     loaded = load(data, file=path, with_lists=True)
     documents = [_go_ints(document.raw) for document in loaded]
     return documents[0] if len(documents) == 1 else documents
@@ -203,8 +203,8 @@ def _checks_of(
     """Return the entries of ``any`` and ``all`` with their paths."""
     some, every = block.get("any", []), block.get("all", [])
     if not some and not every:
-        text = f"<nil>: Invalid value: {{}}: an empty {name} is not valid"
-        raise ExpressionFailed("assertion.failed", text)
+        message = f"<nil>: Invalid value: {{}}: an empty {name} is not valid"
+        raise ExpressionFailed("assertion.failed", message)
     return (
         [(f"any[{index}]", entry) for index, entry in enumerate(some)],
         [(f"all[{index}]", entry) for index, entry in enumerate(every)],

@@ -56,8 +56,8 @@ class EntryScope:
             try:
                 self._values[index] = _computed(value, path, outer)
             except RecursionError as error:
-                text = f"{path}: Internal error: too many entries read one another"
-                raise ExpressionFailed("assertion.too_much", text) from error
+                message = f"{path}: Internal error: too many entries read one another"
+                raise ExpressionFailed("assertion.too_much", message) from error
         self.root[query] = self._values[index]
 
     def get(self, name: str, default: Json, /) -> Json:
@@ -79,10 +79,10 @@ def _computed(value: Json, path: str, scope: EntryScope) -> Json:
     for used, word in ((expression.each, "foreach"), (expression.binding, "binding")):
         if used:
             reason = f"{word} is not supported in context"
-            text = f"{path}: Invalid value: {quote(value)}: {reason}"
-            raise ExpressionFailed("assertion.failed", text)
+            message = f"{path}: Invalid value: {quote(value)}: {reason}"
+            raise ExpressionFailed("assertion.failed", message)
     try:
         return scope.search(expression.statement)
     except InputError as error:
-        text = f"{path}: Internal error: {error.message}"
-        raise ExpressionFailed("assertion.failed", text) from error
+        message = f"{path}: Internal error: {error.message}"
+        raise ExpressionFailed("assertion.failed", message) from error

@@ -213,6 +213,8 @@ def _refuse_problems(document: AnyPolicy) -> None:
     problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
     problems += tuple(condition_faults(document))
     # KYVERNO: a policy without rules is accepted, and does nothing.
-    problems = tuple(one for one in problems if one.code != "policy.no_rules")
+    problems = tuple(
+        problem for problem in problems if problem.code != "policy.no_rules"
+    )
     if problems:
         raise DocumentInvalid(problems, Where(policy=document.key))

@@ -49,7 +49,7 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
 
     ``are_arguments``: see ``read_file``.
     """
-    found = Exceptions()
+    exceptions = Exceptions()
     for path in paths:
         try:
             data = read_file(path, is_argument=are_arguments)
@@ -60,7 +60,7 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
                     exception = decode_validating_policy(raw, file=path)
                     assert isinstance(exception, CelPolicyException)
                     _refuse_unstorable(raw, path)
-                    found.of_cel.append(exception)
+                    exceptions.of_cel.append(exception)
                     continue
                 policy = decode(raw, file=path)
                 if not isinstance(policy, PolicyException):
@@ -70,13 +70,13 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
                         f" supported {api} {kind})"
                     )
                 _refuse_unstorable(raw, path)
-                found.of_rules.append(policy)
+                exceptions.of_rules.append(policy)
         except OSError as error:
-            text = f"failed to load exceptions ({read_error(error, path)})"
-            raise CommandFailed(text) from error
+            message = f"failed to load exceptions ({read_error(error, path)})"
+            raise CommandFailed(message) from error
         except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
-    return found
+    return exceptions
 
 
 def warn_of_conditions(exceptions: Exceptions) -> None:

@@ -48,7 +48,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
             above.append(identity)
             # Sorted by characters, like in Go.
             names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
-            ways.append(iter([path / one for one in names]))
+            ways.append(iter([path / name for name in names]))
         elif path.suffix in suffixes:
             yield regular(path, facts)
 
@@ -111,8 +111,10 @@ class Bounds:
             self._roots = [*found[:1], own, Path.cwd()] if found else [Path("/")]
         target = path.resolve()
         if not any(target.is_relative_to(root) for root in self._roots):
-            text = "a link that leads out of its repository; name its target to use it"
-            raise OSError(errno.EXDEV, text, str(path))
+            message = (
+                "a link that leads out of its repository; name its target to use it"
+            )
+            raise OSError(errno.EXDEV, message, str(path))
         return path
 
 

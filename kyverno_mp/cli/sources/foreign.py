@@ -22,8 +22,8 @@ def is_template(file: str) -> bool:
     """Return whether the file is a template of a Helm chart, which is not YAML."""
     path = Path(file)
     return any(
-        one.name == "templates" and (one.parent / "Chart.yaml").is_file()
-        for one in path.parents
+        parent.name == "templates" and (parent.parent / "Chart.yaml").is_file()
+        for parent in path.parents
     )
 
 

@@ -46,8 +46,8 @@ def load_payload(path: Path) -> dict[str, Json]:
             is_json = path.suffix == ".json"
             found = [_json(path, number=float)] if is_json else read_documents(path)
         except CommandFailed as error:
-            text = f"failed to load JSON payload ({error.message})"
-            raise CommandFailed(text) from error
+            message = f"failed to load JSON payload ({error.message})"
+            raise CommandFailed(message) from error
     else:
         raise CommandFailed(
             "failed to load JSON payload (unrecognized payload format, must be yaml or"

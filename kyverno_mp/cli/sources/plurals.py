@@ -23,13 +23,13 @@ Plurals = dict[tuple[str, str], str]
 
 def plurals_of(definitions: Iterable[Json]) -> Plurals:
     """Return the resource names of CustomResourceDefinitions."""
-    found: Plurals = {}
+    plurals: Plurals = {}
     for raw in definitions:
         spec = raw.get("spec") or {}
         names = spec.get("names") or {}
         key = (str(spec.get("group", "")), str(names.get("kind", "")))
-        found[key] = str(names.get("plural", ""))
-    return found
+        plurals[key] = str(names.get("plural", ""))
+    return plurals
 
 
 def load_definitions(paths: Sequence[str]) -> list[Json]:
@@ -38,17 +38,17 @@ def load_definitions(paths: Sequence[str]) -> list[Json]:
         return []
     from kyverno_mp.cli.sources.strict import read_documents  # rarely needed
 
-    found: list[Json] = []
+    definitions: list[Json] = []
     for path in paths:
         for document in read_documents(Path(path), is_argument=True):
             for raw in _items_of(document):
                 spec = raw.get("spec") if type(raw) is dict else None
                 names = spec.get("names") if type(spec) is dict else None
                 if type(spec) is not dict or type(names) is not dict:
-                    text = f"--crd-paths {path}: not a CustomResourceDefinition"
-                    raise CommandFailed(text)
-                found.append(raw)
-    return found
+                    message = f"--crd-paths {path}: not a CustomResourceDefinition"
+                    raise CommandFailed(message)
+                definitions.append(raw)
+    return definitions
 
 
 def _items_of(document: Json) -> list[Json]:
@@ -77,9 +77,9 @@ def resource_of(
 
     Raises: RequestInvalid.
     """
-    found = plurals.get((request.group, request.kind)) or guess
-    if found:
-        return found
+    resource = plurals.get((request.group, request.kind)) or guess
+    if resource:
+        return resource
     if any(each is None or _may_match(each, request) for each in constraints):
         raise _unknown_kind(request)
     return f"{request.kind.lower()}s"

@@ -83,24 +83,24 @@ def load_policies(
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
     """Decode a cluster's stored policies; record policies that cannot be decoded."""
-    found = PolicySet()
+    policy_set = PolicySet()
     for raw in objects:
         name = f"{raw['kind']} {raw['metadata']['name']}"
         try:
-            _add_document(found, raw, name, is_item=True)
+            _add_document(policy_set, raw, name, is_item=True)
         except PolicyInvalid as error:
-            found.failed_paths.append((name, _reason(name, error)))
-    return found
+            policy_set.failed_paths.append((name, _reason(name, error)))
+    return policy_set
 
 
 def _load(
     paths: Sequence[str], git: GitAccess, advance: Advance, *, are_arguments: bool
 ) -> PolicySet:
-    found = PolicySet()
+    policy_set = PolicySet()
     for path in paths:
         if is_git(path):
             with cloned(path, git) as folder:
-                _add_clone(found, folder, path)
+                _add_clone(policy_set, folder, path)
             continue
         part = PolicySet()
         try:
@@ -111,21 +111,21 @@ def _load(
             if misplaced and not part.has_policies:
                 raise misplaced[0]
         except (InputError, OSError) as error:
-            found.failed_paths.append((path, _reason(path, error)))
+            policy_set.failed_paths.append((path, _reason(path, error)))
             text = f"failed to load file {path}: {error}"
             if isinstance(error, OSError):
                 text = read_error(error, path).replace("open ", "stat ", 1)
                 if may_be_folder(path):
-                    found.unread.append(str(error.filename or path))
+                    policy_set.unread.append(str(error.filename or path))
             elif Path(path).is_dir():
                 # All policies of the folder are missing, so the run must not succeed.
-                found.unread.append(error.where.file or path)
-            found.lost_paths.append(text)
+                policy_set.unread.append(error.where.file or path)
+            policy_set.lost_paths.append(text)
             continue
         if part == PolicySet():
             part.silent.append((path, "no policies"))
-        _add(found, part)
-    return found
+        _add(policy_set, part)
+    return policy_set
 
 
 def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
@@ -210,7 +210,9 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]
         except DocumentInvalid as error:
             # KYVERNO: an item of a List does not invalidate the path.
             is_alone = document.item < 0
-            if is_alone and any(one.code in _INVALIDATING for one in error.problems):
+            if is_alone and any(
+                problem.code in _INVALIDATING for problem in error.problems
+            ):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
             if error.code == KEY_TWICE:
@@ -249,8 +251,8 @@ def _refuse_misfits(document: RawDocument) -> None:
 
         problems = kyverno_problems(raw) or tuple(go_misfits(raw))
     if not problems and document.duplicate_key and refuses_duplicate_keys(raw):
-        text = f'key "{document.duplicate_key}" already set in map'
-        problems = (Problem(KEY_TWICE, "", "", text),)
+        message = f'key "{document.duplicate_key}" already set in map'
+        problems = (Problem(KEY_TWICE, "", "", message),)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, document.file))
 
@@ -377,8 +379,10 @@ def _add_validating(
         if not document.api_version.endswith(_EXCEPTION_VERSION):
             # KYVERNO: docs/behaviour/cli 4; files of ``--exception`` can have any
             # version.
-            text = f"policy type not supported {document.api_version} {document.kind}"
-            raise PolicyInvalid("policy.kind", text)
+            message = (
+                f"policy type not supported {document.api_version} {document.kind}"
+            )
+            raise PolicyInvalid("policy.kind", message)
         found.cel_exceptions.append(document)
     else:
         found.validating.append(document)

@@ -72,8 +72,8 @@ def load_resources(
     try:
         files = _children(first) if first.is_dir() else paths
     except OSError as error:
-        text = f"failed to load resources ({read_error(error, first)})"
-        raise CommandFailed(text) from error
+        message = f"failed to load resources ({read_error(error, first)})"
+        raise CommandFailed(message) from error
     objects: list[Json] = []
     with progress("Reading objects", len(files), "files") as advance:
         for file in files:

@@ -42,8 +42,10 @@ def read_strictly(path: Path, *, is_argument: bool = False) -> list[Json]:
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
     except Error as error:
-        text = f"error converting YAML to JSON: yaml: {_go_line(error)}{error.message}"
-        raise CommandFailed(text) from error
+        message = (
+            f"error converting YAML to JSON: yaml: {_go_line(error)}{error.message}"
+        )
+        raise CommandFailed(message) from error
     positions = Positions(data)
     twice = [
         f"\n  line {line}: key {key} already set in map"
@@ -51,8 +53,8 @@ def read_strictly(path: Path, *, is_argument: bool = False) -> list[Json]:
         for key, line in positions.repeated_keys(document.index)
     ]
     if twice:
-        text = f"yaml: unmarshal errors:{''.join(twice)}"
-        raise CommandFailed(f"error converting YAML to JSON: {text}")
+        message = f"yaml: unmarshal errors:{''.join(twice)}"
+        raise CommandFailed(f"error converting YAML to JSON: {message}")
     return [document.raw for document in documents]
 
 
@@ -84,16 +86,18 @@ def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
     try:
         return decode(raw, struct)
     except Misfit as error:
-        text = f"error unmarshaling JSON: while decoding JSON: {error.text}"
-        raise CommandFailed(text) from error
+        message = f"error unmarshaling JSON: while decoding JSON: {error.text}"
+        raise CommandFailed(message) from error
 
 
 def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
     """Return ``resources`` of a spec; raises CommandFailed for items without a kind."""
     for raw in spec.get("resources", []):
         if not (raw or {}).get("kind"):
-            text = f"Object 'Kind' is missing in '{json_text(raw)}'"
-            raise CommandFailed(f"error unmarshaling JSON: while decoding JSON: {text}")
+            message = f"Object 'Kind' is missing in '{json_text(raw)}'"
+            raise CommandFailed(
+                f"error unmarshaling JSON: while decoding JSON: {message}"
+            )
     return list(spec.get("resources", []))
 
 
@@ -105,7 +109,7 @@ def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str
     if not isinstance(raw, dict):
         raise CommandFailed(f"{where}: expected a map, got {type(raw).__name__}")
     names = {folded(name): name for name in allowed}
-    found: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     for key in sorted(raw):
         value = raw[key]
         name = key if key in allowed else names.get(folded(key))
@@ -117,5 +121,5 @@ def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str
                 f" got {type(value).__name__}"
             )
         if value is not None:
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields

@@ -43,10 +43,10 @@ def load_user_info(path: Path, *, is_argument: bool = False) -> UserInfo:
     try:
         top = read_fields(path, USER_INFO_FILE, is_argument=is_argument)
     except CommandFailed as error:
-        text = f"failed to decode yaml ({error.message})"
+        message = f"failed to decode yaml ({error.message})"
         if isinstance(error.__cause__, OSError):
-            text = f"unable to read yaml (unable to read yaml ({error.message}))"
-        raise CommandFailed(text) from error
+            message = f"unable to read yaml (unable to read yaml ({error.message}))"
+        raise CommandFailed(message) from error
     user = top.get("userInfo", {})
     return UserInfo(
         username=user.get("username", ""),

@@ -80,8 +80,8 @@ def load_values(
         is_argument = folder is _HERE  # the folder of a test otherwise
         raw = read_fields(folder / path, VALUES_FILE, is_argument=is_argument)
     except CommandFailed as error:
-        text = f"unable to load variable file: {path} ({error.message})"
-        raise CommandFailed(text) from error
+        message = f"unable to load variable file: {path} ({error.message})"
+        raise CommandFailed(message) from error
     if not (raw.get("apiVersion") and raw.get("kind")):
         echo(deprecation("values", path))
         raise CommandFailed(

@@ -77,8 +77,8 @@ class _Services:
         found = self.answers.find(request.method, request.url)
         if found is None:
             if self.inner is None:
-                text = f"{request.method} {request.url}: no answer is given for it"
-                raise ExpressionFailed("cli.no_answer", text)
+                message = f"{request.method} {request.url}: no answer is given for it"
+                raise ExpressionFailed("cli.no_answer", message)
             return self.inner.exchange(request, deadline_ns)
         status, body = found
         # KYVERNO: 1.19 answers with {body, statusCode}, but a real call returns the
@@ -99,12 +99,12 @@ class _ApiCalls:
         if found is None and self.inner is not None:
             return self.inner.call(request, deadline_ns)
         if found is None:
-            text = f"{request.method} {url}: no answer is given for it"
-            raise ExpressionFailed("cli.no_answer", text)
+            message = f"{request.method} {url}: no answer is given for it"
+            raise ExpressionFailed("cli.no_answer", message)
         status, body = found
         if status not in _GOOD:
-            text = f"HTTP {status} from apiCall mock for {request.method} {url}"
-            raise ExpressionFailed("cli.status", text)
+            message = f"HTTP {status} from apiCall mock for {request.method} {url}"
+            raise ExpressionFailed("cli.status", message)
         return body
 
 
@@ -149,8 +149,8 @@ def _url_of(one: dict[str, Json], where: str) -> str:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            text = f"{where}: url {quote_text(url)} is not a valid URL: {error}"
-            raise CommandFailed(text) from error
+            message = f"{where}: url {quote_text(url)} is not a valid URL: {error}"
+            raise CommandFailed(message) from error
         if parts.scheme not in ("http", "https"):
             raise CommandFailed(
                 f"{where}: url {quote_text(url)} must be an absolute https/http URL"

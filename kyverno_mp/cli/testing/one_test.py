@@ -80,8 +80,8 @@ def run_test(
         echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
     except CommandFailed as error:
-        text = f"failed to run test ({error.message})"
-        raise CommandFailed(text, error.exit_code) from error
+        message = f"failed to run test ({error.message})"
+        raise CommandFailed(message, error.exit_code) from error
     run.warnings = len(warnings)
     return run
 
@@ -193,15 +193,18 @@ def _responses(
     test: TestFile, evaluator: Evaluator, resources: Sequence[dict[str, Json]]
 ) -> dict[str, dict[Key, list[Response]]]:
     """Return the responses by the operation that results name; "" is the run's."""
-    found: dict[str, dict[Key, list[Response]]] = {}
-    for operation in ("", *sorted({one.operation for one in test.results} - {""})):
+    responses: dict[str, dict[Key, list[Response]]] = {}
+    for operation in (
+        "",
+        *sorted({result.operation for result in test.results} - {""}),
+    ):
         evaluator.operation = operation
-        of_operation = found[operation] = {}
+        of_operation = responses[operation] = {}
         for resource in resources:
             key = key_of(resource)
             of_operation.setdefault(key, []).extend(evaluator.apply(resource))
     evaluator.operation = ""
-    return found
+    return responses
 
 
 def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
@@ -263,13 +266,13 @@ def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
     names = [name for name in dict.fromkeys(listed) if name]
     if names:
         echo(f"  Loading JSON payload{'s' if len(names) > 1 else ''} ...")
-    found = {name: Payload(load_payload(test.folder / name)) for name in names}
+    payloads = {name: Payload(load_payload(test.folder / name)) for name in names}
     for field, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
         if test.raw.get(field):
             echo(f"  Loading {words} payloads ...")
             for path in test.paths(field):
                 load_check_request(Path(path))
-    return found
+    return payloads
 
 
 def _admission(
@@ -287,7 +290,7 @@ def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]
     KYVERNO: the first result with a rule name counts, for all policies with such a
     rule. A foreach has no sources, and an unreadable file is ignored.
     """
-    found: dict[str, list[Json]] = {}
+    clone_sources: dict[str, list[Json]] = {}
     for policy in policies.documents:
         for rule in policy.spec.rules:
             generate = rule.generate
@@ -299,10 +302,10 @@ def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]
             if first is None:
                 continue
             path = test.folder / first.clone_source
-            found.pop(rule.name, None)
+            clone_sources.pop(rule.name, None)
             with suppress(OSError):
-                found[rule.name] = parse(read_file(path), str(path))
-    return found
+                clone_sources[rule.name] = parse(read_file(path), str(path))
+    return clone_sources
 
 
 def _applying(policies: int, resources: int, exceptions: int) -> str:
@@ -335,8 +338,8 @@ def _user(test: TestFile, echo: Echo) -> UserInfo | None:
     try:
         user = load_user_info(path)
     except CommandFailed as error:
-        text = f"error: failed to load request info ({error.message})"
-        raise CommandFailed(text) from error
+        message = f"error: failed to load request info ({error.message})"
+        raise CommandFailed(message) from error
     if user.deprecated:
         echo(deprecation("user infos", path))
         raise CommandFailed(

@@ -57,8 +57,11 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
             for each in (spec.match_conditions, spec.variables)
         )
         annotations = tuple(
-            replace(one, value_expression=moved(one.value_expression, path))
-            for one in spec.audit_annotations
+            replace(
+                audit_annotation,
+                value_expression=moved(audit_annotation.value_expression, path),
+            )
+            for audit_annotation in spec.audit_annotations
         )
         yield (
             name,
@@ -68,7 +71,9 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
                 match_conditions=conditions,
                 variables=variables,
                 audit_annotations=annotations,
-                mutations=tuple(_mutation(one, path) for one in spec.mutations),
+                mutations=tuple(
+                    _mutation(mutation, path) for mutation in spec.mutations
+                ),
             ),
         )
 

@@ -94,10 +94,14 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
 def _matched(spec: Spec, kinds: set[str]) -> set[str]:
     """Return the kinds that a rule's match block names, without its other criteria."""
     selectors = [parse_kind(text) for rule in spec.rules for text in rule.match.kinds()]
-    named = {one.kind for one in selectors if one.subresource in ("", "*")}
+    named = {
+        selector.kind for selector in selectors if selector.subresource in ("", "*")
+    }
     patterns = [one for one in named if contains_wildcard(one)]
     spend(len(patterns) * len(kinds))
-    found = {kind for kind in kinds if any(matches(one, kind) for one in patterns)}
+    found = {
+        kind for kind in kinds if any(matches(pattern, kind) for pattern in patterns)
+    }
     return found | (named & kinds)
 
 

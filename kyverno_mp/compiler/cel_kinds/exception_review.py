@@ -85,17 +85,17 @@ def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
     path = "spec.matchConditions"
     conditions = document.spec.match_conditions
     if len(conditions) > EXCEPTION_CONDITIONS_MAX:
-        text = f"{len(conditions)} conditions, at most {EXCEPTION_CONDITIONS_MAX}"
-        yield Problem("policy.invalid", path, "", text)
-    names = [one.name for one in conditions]
+        message = f"{len(conditions)} conditions, at most {EXCEPTION_CONDITIONS_MAX}"
+        yield Problem("policy.invalid", path, "", message)
+    names = [condition.name for condition in conditions]
     for index, one in enumerate(conditions):
         for field, value in (("name", one.name), ("expression", one.expression)):
             if not value.strip():
                 where = f"{path}[{index}].{field}"
                 yield Problem("policy.required", where, "", "it is required")
         if one.name in names[:index]:
-            text = f"the name {one.name} occurs twice"
-            yield Problem("policy.invalid", f"{path}[{index}].name", "", text)
+            message = f"the name {one.name} occurs twice"
+            yield Problem("policy.invalid", f"{path}[{index}].name", "", message)
 
 
 def condition_problems(

@@ -125,7 +125,7 @@ def compile_with_exceptions(
             list(dict.fromkeys(problems)), Where(policy=key_of(document))
         )
     attached, unusable = compile_exceptions(
-        (one for one in exceptions if names_policy(one, document)),
+        (exception for exception in exceptions if names_policy(exception, document)),
         lambda: _builder(document, names).declared(builder),
     )
     given = document.spec.validation_configurations
@@ -199,11 +199,11 @@ class _ImageBuilder(Builder):
             attestors=attestors,
             attestations=tuple(
                 AttestationIR(
-                    one.name,
-                    None if one.intoto is None else one.intoto.type,
-                    None if one.referrer is None else one.referrer.type,
+                    attestation.name,
+                    None if attestation.intoto is None else attestation.intoto.type,
+                    None if attestation.referrer is None else attestation.referrer.type,
                 )
-                for one in spec.attestations
+                for attestation in spec.attestations
             ),
             validations=self._validations(spec),
             annotations=self._annotations(spec),
@@ -299,8 +299,13 @@ class _ImageBuilder(Builder):
             identities=None
             if keyless is None
             else tuple(
-                (one.subject, one.subject_reg_exp, one.issuer, one.issuer_reg_exp)
-                for one in keyless.identities
+                (
+                    identity.subject,
+                    identity.subject_reg_exp,
+                    identity.issuer,
+                    identity.issuer_reg_exp,
+                )
+                for identity in keyless.identities
             ),
             certificate=None
             if certificate is None
@@ -311,7 +316,7 @@ class _ImageBuilder(Builder):
             repository="" if source is None else source.repository,
             pull_secrets=()
             if source is None
-            else tuple(one.name for one in source.pull_secrets),
+            else tuple(pull_secret.name for pull_secret in source.pull_secrets),
             tag_prefix="" if source is None else source.tag_prefix,
             log=_log(given),
             tuf=None

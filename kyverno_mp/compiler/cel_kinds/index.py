@@ -44,12 +44,12 @@ def encode_validating_policy(compiled: ValidatingPolicyIR) -> EncodedPolicy:
     A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
     """
     bodies = () if compiled.is_json else compiled.bodies
-    return _encoded(compiled, [one.constraints for one in bodies])
+    return _encoded(compiled, [body.constraints for body in bodies])
 
 
 def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored."""
-    return _encoded(compiled, [one.constraints for one in compiled.bodies])
+    return _encoded(compiled, [body.constraints for body in compiled.bodies])
 
 
 def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
@@ -60,8 +60,8 @@ def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
     constraints = compiled.constraints
     if compiled.synchronizes and constraints is not None:
         rules = tuple(
-            msgspec.structs.replace(one, operations=(_ANY,))
-            for one in constraints.rules
+            msgspec.structs.replace(rule, operations=(_ANY,))
+            for rule in constraints.rules
         )
         constraints = msgspec.structs.replace(constraints, rules=rules)
     return _encoded(compiled, [constraints])
@@ -73,7 +73,7 @@ def encode_image_policy(compiled: ImageValidatingPolicyIR) -> EncodedPolicy:
     A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
     """
     bodies = () if compiled.is_json else compiled.bodies
-    return _encoded(compiled, [one.constraints for one in bodies])
+    return _encoded(compiled, [body.constraints for body in bodies])
 
 
 def _encoded(
@@ -101,7 +101,10 @@ def _entries(
     namespace = policy.namespace
     dimension = BY_NAMESPACE if namespace else BY_NOTHING
     keys = dict.fromkeys(
-        key for one in constraints if one is not None for key in _keys(one)
+        key
+        for constraint in constraints
+        if constraint is not None
+        for key in _keys(constraint)
     )
     for kind, operation in keys:
         yield IndexEntryIR(kind, operation, dimension, namespace)

@@ -57,7 +57,9 @@ def compile_mutating_policy(
     """
     builder, bodies = _compiled_bodies(document)
     attached = tuple(
-        _of_exception(one, builder) for one in exceptions if names_policy(one, document)
+        _of_exception(exception, builder)
+        for exception in exceptions
+        if names_policy(exception, document)
     )
     refuse(builder, document)
     return _policy_of(document, bodies, attached)
@@ -86,7 +88,7 @@ def compile_mutating_with_exceptions(
     builder, bodies = _compiled_bodies(document)
     refuse(builder, document)
     attached, unusable = compile_exceptions(
-        (one for one in exceptions if names_policy(one, document)),
+        (exception for exception in exceptions if names_policy(exception, document)),
         lambda: Builder(document.metadata.namespace, names, mutating_library),
     )
     return _policy_of(document, bodies, attached), unusable

@@ -148,7 +148,7 @@ def compile_deleting_policy(
     # KYVERNO: here conditions can use variables.
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.conditions, "spec.conditions")
-    named = [one for one in exceptions if names_policy(one, document)]
+    named = [exception for exception in exceptions if names_policy(exception, document)]
     refused = builder.problems
     attached, unusable = compile_exceptions(
         named, lambda: _of_exceptions(builder, document, exception_names, _DELETING)
@@ -228,7 +228,11 @@ def _annotations(
 
 def _writes(generations: Iterable[GenerationIR]) -> int:
     """Return the effects of templates: as those of ``generator.apply``."""
-    return EFFECT_CLUSTER if any(one.documents for one in generations) else EFFECT_PURE
+    return (
+        EFFECT_CLUSTER
+        if any(generation.documents for generation in generations)
+        else EFFECT_PURE
+    )
 
 
 def _of_exceptions(

@@ -131,12 +131,14 @@ def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
 def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
     """Yield the expressions. KYVERNO: upstream does not check those of attestors."""
     spec = document.spec
-    for one in (*spec.variables, *spec.match_conditions, *spec.images):
-        yield one.expression
+    for variable in (*spec.variables, *spec.match_conditions, *spec.images):
+        yield variable.expression
     for given in spec.validations:
         yield from (given.expression, given.message_expression)
-    yield from (one.value_expression for one in spec.audit_annotations)
-    yield from (one.expression for one in spec.match_image_references)
+    yield from (
+        audit_annotation.value_expression for audit_annotation in spec.audit_annotations
+    )
+    yield from (reference.expression for reference in spec.match_image_references)
 
 
 def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
@@ -159,19 +161,26 @@ def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
 
 
 def _texts(document: AnyCelPolicy) -> Iterator[str]:
-    yield from (one.expression for one in document.spec.variables)
+    yield from (variable.expression for variable in document.spec.variables)
     if isinstance(document, DeletingPolicy):
         yield from (one.expression for one in document.spec.conditions)
         return
-    yield from (one.expression for one in document.spec.match_conditions)
+    yield from (
+        match_condition.expression for match_condition in document.spec.match_conditions
+    )
     if isinstance(document, GeneratingPolicy):
         for one in document.spec.generate:
             yield one.expression
             yield from () if one.template is None else placeholders(one.template)
         yield from (one.value_expression for one in document.spec.audit_annotations)
         return
-    yield from (one.expression for one in document.spec.target_match_conditions)
-    yield from (one.value_expression for one in document.spec.audit_annotations)
+    yield from (
+        condition.expression for condition in document.spec.target_match_conditions
+    )
+    yield from (
+        audit_annotation.value_expression
+        for audit_annotation in document.spec.audit_annotations
+    )
     for mutation in document.spec.mutations:
         for body in (mutation.apply_configuration, mutation.json_patch):
             if body is not None:

@@ -52,7 +52,9 @@ def compile_template(
     """Return the documents; none, and a problem of the builder, for an invalid one."""
     try:
         documents = _parsed(given.value)
-        return tuple(_Document(builder, given, one).compiled() for one in documents)
+        return tuple(
+            _Document(builder, given, document).compiled() for document in documents
+        )
     except TemplateInvalid as error:
         builder.refused(given.value, f"{path}.value", str(error))
         return ()
@@ -84,13 +86,13 @@ def _parsed(text: str) -> list[YamlDocument]:
         line = f"line {error.where.line}: " if error.where.line else ""
         reason = f"failed to parse YAML: yaml: {line}{error.message}"
         raise TemplateInvalid(reason) from None
-    for one in documents:
-        if is_too_deep(one.raw, TEMPLATE_DEPTH_MAX):
+    for document in documents:
+        if is_too_deep(document.raw, TEMPLATE_DEPTH_MAX):
             reason = f"nested deeper than {TEMPLATE_DEPTH_MAX} levels"
-            raise TemplateInvalid(f"line {one.line}: {reason}")
-        if one.duplicate_key:
-            reason = f'mapping key "{one.duplicate_key}" already defined'
-            raise TemplateInvalid(f"line {one.line}: {reason}")
+            raise TemplateInvalid(f"line {document.line}: {reason}")
+        if document.duplicate_key:
+            reason = f'mapping key "{document.duplicate_key}" already defined'
+            raise TemplateInvalid(f"line {document.line}: {reason}")
     if not documents:
         raise TemplateInvalid("template must contain at least one YAML document")
     return documents
@@ -109,10 +111,10 @@ class _Document:
     def compiled(self) -> TemplateDocumentIR:
         """Return the document. Raises: TemplateInvalid."""
         content = self._value(self._found.raw)
-        is_whole = any(not one.path and len(one.parts) == 1 for one in self._holes)
+        is_whole = any(not hole.path and len(hole.parts) == 1 for hole in self._holes)
         if type(content) is not dict and not is_whole:
-            text = "document must be a mapping describing a resource"
-            raise TemplateInvalid(f"line {self._found.line}: {text}")
+            message = "document must be a mapping describing a resource"
+            raise TemplateInvalid(f"line {self._found.line}: {message}")
         return TemplateDocumentIR(content, tuple(self._holes))
 
     def _value(self, value: Json) -> Json:

@@ -52,7 +52,9 @@ def why_not_asked(rule: Rule) -> str:
 
 def why_not_with(exceptions: Iterable[PolicyException]) -> str:
     """Return why the API server could not honour the exceptions."""
-    found = next((text for one in exceptions for text in _of_exception(one)), "")
+    found = next(
+        (text for exception in exceptions for text in _of_exception(exception)), ""
+    )
     return f"{SKIP}{found}" if found else ""
 
 

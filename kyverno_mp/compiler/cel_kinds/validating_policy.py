@@ -129,7 +129,7 @@ def compile_with_exceptions(
         unique = list(dict.fromkeys(problems))
         raise DocumentInvalid(unique, Where(policy=key_of(document)))
     attached, unusable = compile_exceptions(
-        (one for one in exceptions if names_policy(one, document)),
+        (exception for exception in exceptions if names_policy(exception, document)),
         lambda: Builder(document.metadata.namespace, names).declared(builder),
     )
     compiled = ValidatingPolicyIR(

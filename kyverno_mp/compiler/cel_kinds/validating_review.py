@@ -75,7 +75,10 @@ def refusals(document: AnyValidatingPolicy) -> list[str]:
     found = of_first_part(expression_problems(document))
     if found and document.mode != JSON_MODE:
         found.insert(0, _NOT_COMPILED)
-    return [*found, *(one.upstream for one in review_problems(document))]
+    return [
+        *found,
+        *(review_problem.upstream for review_problem in review_problems(document)),
+    ]
 
 
 def of_first_part(problems: Iterable[Problem]) -> list[str]:
@@ -93,10 +96,14 @@ def of_first_part(problems: Iterable[Problem]) -> list[str]:
 
 def _texts(document: AnyValidatingPolicy) -> Iterator[str]:
     spec = document.spec
-    yield from (one.expression for one in (*spec.variables, *spec.match_conditions))
+    yield from (
+        variable.expression for variable in (*spec.variables, *spec.match_conditions)
+    )
     for validation in spec.validations:
         yield from (validation.expression, validation.message_expression)
-    yield from (one.value_expression for one in spec.audit_annotations)
+    yield from (
+        audit_annotation.value_expression for audit_annotation in spec.audit_annotations
+    )
 
 
 def _names_http(text: str) -> bool:

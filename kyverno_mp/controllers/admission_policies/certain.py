@@ -60,8 +60,8 @@ def cannot_fail(
 
     ``mutates``: whether the policy runs before names are generated.
     """
-    for one in expressions:
-        found = _COMPARISON.fullmatch(one)
+    for expression in expressions:
+        found = _COMPARISON.fullmatch(expression)
         if found is None or given is None:
             return False
         needs_name = mutates and found[1] == _NAME

@@ -78,7 +78,10 @@ class KnownExceptions:
 
 def _policies_of(exception: AnyException) -> set[tuple[str, str]]:
     if isinstance(exception, CelPolicyException):
-        return {(one.kind, one.name) for one in exception.spec.policy_refs}
+        return {
+            (policy_ref.kind, policy_ref.name)
+            for policy_ref in exception.spec.policy_refs
+        }
     return {(CLUSTER_POLICY.name, one.policy_name) for one in exception.spec.exceptions}
 
 

@@ -77,11 +77,19 @@ def from_validating_policy(
         "failurePolicy": "Fail",
         "matchConstraints": _constraints_of(spec.match_constraints),
         "matchConditions": with_unique_names(
-            (*(_as_condition(one) for one in spec.match_conditions), *conditions)
+            (
+                *(
+                    _as_condition(match_condition)
+                    for match_condition in spec.match_conditions
+                ),
+                *conditions,
+            )
         ),
-        "variables": [one.raw() for one in spec.variables],
-        "validations": [one.raw() for one in spec.validations],
-        "auditAnnotations": [one.raw() for one in spec.audit_annotations],
+        "variables": [variable.raw() for variable in spec.variables],
+        "validations": [validation.raw() for validation in spec.validations],
+        "auditAnnotations": [
+            audit_annotation.raw() for audit_annotation in spec.audit_annotations
+        ],
     }
     reason = reason or _fill(raw, variables)
     if reason:
@@ -128,10 +136,16 @@ def from_mutating_policy(
         "reinvocationPolicy": spec.reinvocation_policy,
         "matchConstraints": _constraints_of(spec.match_constraints),
         "matchConditions": with_unique_names(
-            (*conditions, *(_as_condition(one) for one in spec.match_conditions))
+            (
+                *conditions,
+                *(
+                    _as_condition(match_condition)
+                    for match_condition in spec.match_conditions
+                ),
+            )
         ),
-        "variables": [one.raw() for one in spec.variables],
-        "mutations": [one.raw() for one in spec.mutations],
+        "variables": [variable.raw() for variable in spec.variables],
+        "mutations": [mutation.raw() for mutation in spec.mutations],
     }
     reason = reason or _fill(raw, variables)
     if reason:
@@ -171,10 +185,10 @@ def _may_fail(
     mutates: bool,
 ) -> str:
     """Return the reason why an exception could fail in the API server, or ""."""
-    for one in exceptions:
-        given = (condition.expression for condition in one.spec.match_conditions)
+    for exception in exceptions:
+        given = (condition.expression for condition in exception.spec.match_conditions)
         if not cannot_fail(given, matched, mutates=mutates):
-            return f"skip generating {{}}: {_MAY_FAIL.format(one.key)}"
+            return f"skip generating {{}}: {_MAY_FAIL.format(exception.key)}"
     return ""
 
 
@@ -186,7 +200,9 @@ def _exempted(
     lists: dict[str, list[str]] = {name: [] for name in _FILLED}
     for exception in exceptions:
         spec = exception.spec
-        given = [one.expression for one in spec.match_conditions]
+        given = [
+            match_condition.expression for match_condition in spec.match_conditions
+        ]
         met = given[0] if len(given) == 1 else " && ".join(f"({one})" for one in given)
         values = {name: getattr(spec, field) for name, field in _FILLED.items()}
         if not any(values.values()):

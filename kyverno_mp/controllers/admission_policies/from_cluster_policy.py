@@ -100,9 +100,11 @@ def _spec_of(
         "failurePolicy": "Fail",
         "matchConstraints": constraints.raw,
         "matchConditions": with_unique_names(conditions),
-        "variables": [one.raw() for one in cel.variables],
-        "validations": [one.raw() for one in cel.expressions],
-        "auditAnnotations": [one.raw() for one in cel.audit_annotations],
+        "variables": [variable.raw() for variable in cel.variables],
+        "validations": [expression.raw() for expression in cel.expressions],
+        "auditAnnotations": [
+            audit_annotation.raw() for audit_annotation in cel.audit_annotations
+        ],
     }
     if cel.param_kind is not None:
         spec["paramKind"] = cel.param_kind.raw()

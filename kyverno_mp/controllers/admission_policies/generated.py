@@ -60,15 +60,15 @@ def binding_of(source: Source, name: str, spec: Json) -> Json:
 def with_unique_names(conditions: Iterable[Condition]) -> list[Json]:
     """Return conditions as JSON with unique names, as the API server requires."""
     taken: set[str] = set()
-    found = []
-    for one in conditions:
-        name, count = one.name, 1
+    unique_names = []
+    for condition in conditions:
+        name, count = condition.name, 1
         while name in taken:
             count += 1
-            name = f"{one.name}-{count}"
+            name = f"{condition.name}-{count}"
         taken.add(name)
-        found.append(Condition(name, one.expression).raw())
-    return found
+        unique_names.append(Condition(name, condition.expression).raw())
+    return unique_names
 
 
 def _owned(source: Source, name: str, spec: Json) -> Json:

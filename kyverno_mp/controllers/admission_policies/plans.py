@@ -66,18 +66,18 @@ class Pair(NamedTuple):
 def pairs_of(directory: Directory) -> dict[str, Pair]:
     """Return the pairs of resources that the API server serves."""
     served = {
-        (one.version, one.plural): one
-        for one in directory.resources
-        if one.group == GROUP and not one.subresource
+        (resource.version, resource.plural): resource
+        for resource in directory.resources
+        if resource.group == GROUP and not resource.subresource
     }
-    found: dict[str, Pair] = {}
+    pairs: dict[str, Pair] = {}
     for kind, versions in _VERSIONS.items():
         for version in versions:
             policy = served.get((version, PLURALS[kind]))
             binding = served.get((version, PLURALS[f"{kind}{BINDING}"]))
             if policy is not None and binding is not None:
-                found.setdefault(kind, Pair(policy, binding))
-    return found
+                pairs.setdefault(kind, Pair(policy, binding))
+    return pairs
 
 
 def names_of(policy: Source) -> tuple[str, str]:
@@ -100,7 +100,7 @@ class Plans:
 
     def keep(self, policies: Iterable[Source]) -> None:
         """Forget the plans of all other policies."""
-        ids = {id(one) for one in policies}
+        ids = {id(policy) for policy in policies}
         for key in [key for key in self._known if key not in ids]:
             del self._known[key]
 
@@ -127,7 +127,11 @@ class Plans:
     def _made(
         self, policy: Source, exceptions: Sequence[AnyException], directory: Directory
     ) -> Generated:
-        cel = [one for one in exceptions if isinstance(one, CelPolicyException)]
+        cel = [
+            exception
+            for exception in exceptions
+            if isinstance(exception, CelPolicyException)
+        ]
         if isinstance(policy, ClusterPolicy):
             if not self._validating or not _validates(policy):
                 return _NOTHING

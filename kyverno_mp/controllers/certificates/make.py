@@ -91,7 +91,7 @@ def key_pem(key: PrivateKey) -> bytes:
 
 def certificate_pem(*certificates: x509.Certificate) -> bytes:
     """Return the certificates as concatenated PEM."""
-    return b"".join(one.public_bytes(_PEM) for one in certificates)
+    return b"".join(certificate.public_bytes(_PEM) for certificate in certificates)
 
 
 def _begin(

@@ -96,7 +96,9 @@ def plan_ca(stored: Stored, now: datetime, rules: CertificateRules) -> CaPlan:
     """Check the authority: one certificate must last longer than ``renew_before``."""
     soon = now + rules.renew_before
     remaining = tuple(
-        one for one in stored.certificates if one.not_valid_after_utc >= soon
+        certificate
+        for certificate in stored.certificates
+        if certificate.not_valid_after_utc >= soon
     )
     if not stored.managed:
         problem = "" if remaining else _not_ours(rules.ca_name)

@@ -54,14 +54,14 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 
 def _paths(of: Callable[[PolicyKind], ReviewPath | None]) -> dict[str, tuple[str, str]]:
     """Return the name and the path of the webhooks of each kind that has them."""
-    found: dict[str, tuple[str, str]] = {}
+    paths: dict[str, tuple[str, str]] = {}
     for row in REVIEWED_CEL_KINDS:
         review = of(row)
         if review is not None:
-            found[row.cluster.kind] = review.webhook, review.path
+            paths[row.cluster.kind] = review.webhook, review.path
             namespaced = review.namespaced_webhook, review.namespaced_path
-            found[row.namespaced.kind] = namespaced
-    return found
+            paths[row.namespaced.kind] = namespaced
+    return paths
 
 
 _VALIDATING: Final = _paths(lambda row: row.validating)
@@ -245,7 +245,7 @@ def _rendered(
     }
     if own is not None:
         found["timeoutSeconds"] = _timeout_of(own) or options.timeout_s
-    names = [one["name"] for one in webhook.conditions]
+    names = [condition["name"] for condition in webhook.conditions]
     conditions = [
         *webhook.conditions,
         *exemptions(webhook.failure_policy, webhook.entries, names),
@@ -277,11 +277,11 @@ def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
     return [
         [
             entry
-            for rule in one.resource_rules
+            for rule in constraint.resource_rules
             for entry in _entries_of_rule(rule, widened=widened)
         ]
-        for one in constraints
-        if one is not None
+        for constraint in constraints
+        if constraint is not None
     ]
 
 

@@ -41,7 +41,10 @@ def conditions_of(policy: AnyServedPolicy) -> list[Json]:
         return []  # Requests that do not meet them can affect generated objects.
     copies = list(copies_of(policy))
     if not copies:
-        found = [(one.name, one.expression) for one in policy.spec.match_conditions]
+        found = [
+            (match_condition.name, match_condition.expression)
+            for match_condition in policy.spec.match_conditions
+        ]
     else:
         found = list(_of_kinds("autogen", _PODS, policy.spec.match_conditions))
         for name, spec in copies:
@@ -70,8 +73,8 @@ def _of_kinds(
             for version, kind in kinds.values()
         )
     )
-    for one in conditions if kinds else ():
-        yield f"{prefix}-{one.name}", f"!({is_one}) || ({one.expression})"
+    for condition in conditions if kinds else ():
+        yield f"{prefix}-{condition.name}", f"!({is_one}) || ({condition.expression})"
 
 
 def _are_registrable(conditions: Sequence[tuple[str, str]]) -> bool:

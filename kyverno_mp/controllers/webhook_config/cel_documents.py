@@ -41,7 +41,7 @@ class DecodedCelPolicies:
         policies: Sequence[AnyServedPolicy], kept: Mapping[PolicyName, str]
     ) -> list[AnyServedPolicy]:
         """Return the policies in the versions that workers evaluate."""
-        found = [one for one in policies if cel_name_of(one) not in kept]
+        found = [policy for policy in policies if cel_name_of(policy) not in kept]
         earlier = (
             _decoded(text.encode())
             for name, text in kept.items()

@@ -94,18 +94,18 @@ class KnownEntries:
 
 def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
     """Return the kinds of all rules, with autogen rules, and their operations."""
-    found: Kinds = {}
+    kinds: Kinds = {}
     default = CREATE_UPDATE if mutating else ALL_OPERATIONS
     for rule in expand(policy):
         if "generate" in rule.types() and rule.generate is not None:
             # KYVERNO: CONNECT is included, because an exec can trigger a generate rule
             # (3.3 item 3).
-            _merge(found, _matched(rule, ALL_OPERATIONS))
+            _merge(kinds, _matched(rule, ALL_OPERATIONS))
             for kind in _targets(rule.generate):
-                _add(found, kind, CREATE_UPDATE_DELETE)
+                _add(kinds, kind, CREATE_UPDATE_DELETE)
         elif _counts(rule, mutating=mutating):
-            _merge(found, _matched(rule, default))
-    return found
+            _merge(kinds, _matched(rule, default))
+    return kinds
 
 
 def _counts(rule: Rule, *, mutating: bool) -> bool:
@@ -193,11 +193,16 @@ def _mutates_existing(rule: Rule) -> bool:
 
 
 def _verifies_images(rule: Rule) -> bool:
-    return any(one != ImageVerification() for one in rule.verify_images)
+    return any(
+        verify_image != ImageVerification() for verify_image in rule.verify_images
+    )
 
 
 def _checks_images(rule: Rule) -> bool:
-    return any(one.verify_digest or one.required for one in rule.verify_images)
+    return any(
+        verify_image.verify_digest or verify_image.required
+        for verify_image in rule.verify_images
+    )
 
 
 def _verifies_manifests(rule: Rule) -> bool:

@@ -47,7 +47,7 @@ def policies_in_force(
     ``kept`` contains the earlier versions, as JSON, that stay in force in place of
     rejected ones. The webhooks must match the resources of the last valid version.
     """
-    found = [one for one in policies if name_of(one) not in kept]
+    found = [policy for policy in policies if name_of(policy) not in kept]
     earlier = (
         _decoded(text.encode())
         for name, text in kept.items()

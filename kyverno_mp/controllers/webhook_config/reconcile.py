@@ -96,7 +96,7 @@ def same(desired: Json, observed: Json) -> bool:
     if _owners(there) != _owners(wanted):
         return False
     kind = desired["kind"]
-    return [_filled(one, kind) for one in observed.get("webhooks") or ()] == [
+    return [_filled(webhook, kind) for webhook in observed.get("webhooks") or ()] == [
         _filled(one, kind) for one in desired["webhooks"]
     ]
 
@@ -153,8 +153,8 @@ def _merged(desired: Json, observed: Json) -> Json:
 
 def _owners(metadata: Json) -> list[tuple[str, str]]:
     return [
-        (str(one.get("name")), str(one.get("uid")))
-        for one in metadata.get("ownerReferences") or ()
+        (str(owner_reference.get("name")), str(owner_reference.get("uid")))
+        for owner_reference in metadata.get("ownerReferences") or ()
     ]
 
 

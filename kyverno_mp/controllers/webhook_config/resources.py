@@ -198,7 +198,7 @@ def _computed(
 def _catch_all(options: WebhookOptions, *, mutating: bool) -> list[_Webhook]:
     """Return the permanent webhooks with autoUpdateWebhooks=false (3.2)."""
     operations = CREATE_UPDATE if mutating else ALL_OPERATIONS
-    entries = {Entry("*", "*", "*", "*", "*", one) for one in operations}
+    entries = {Entry("*", "*", "*", "*", "*", operation) for operation in operations}
     return [
         _Webhook(name, options.timeout_s, (), entries=set(entries))
         for name in ("Ignore", "Fail")
@@ -234,7 +234,7 @@ def _rendered(
     }
     if mutating:
         found["reinvocationPolicy"] = "IfNeeded"
-    others = [one["name"] for one in webhook.conditions]
+    others = [condition["name"] for condition in webhook.conditions]
     conditions = [
         *webhook.conditions,
         *exemptions(webhook.failure_policy, webhook.entries, others),
@@ -280,7 +280,7 @@ def without_bootstrap(webhooks: Iterable[Json]) -> None:
     """
     for webhook in webhooks:
         conditions = [*webhook.get("matchConditions", ())]
-        names = {one["name"] for one in conditions}
+        names = {condition["name"] for condition in conditions}
         if webhook["failurePolicy"] != "Fail" or _BOOTSTRAP_NAME in names:
             continue
         if len(conditions) <= MATCH_CONDITIONS_MAX:
@@ -305,7 +305,8 @@ def _conditions_of(policy: AnyPolicy) -> list[Json]:
     if not are_accepted_everywhere(one.expression for one in own.match_conditions):
         return []
     return [
-        {"name": one.name, "expression": one.expression} for one in own.match_conditions
+        {"name": match_condition.name, "expression": match_condition.expression}
+        for match_condition in own.match_conditions
     ]
 
 

@@ -77,9 +77,9 @@ def _by_resource(entries: Iterable[Entry]) -> Mapping[str, Mapping[_Place, _Wher
     found: dict[str, dict[_Place, set[tuple[str, str, str]]]] = defaultdict(
         lambda: defaultdict(set)
     )
-    for one in entries:
-        where = (one.group, one.version, one.scope)
-        found[one.resource][one.subresource, one.operation].add(where)
+    for entry in entries:
+        where = (entry.group, entry.version, entry.scope)
+        found[entry.resource][entry.subresource, entry.operation].add(where)
     return {
         resource: {place: frozenset(where) for place, where in places.items()}
         for resource, places in found.items()

@@ -181,12 +181,12 @@ class _Checker:
             if fields is None:
                 fields = self._environment.constructors.get(operand.name)
             if fields is None:
-                text = f"unexpected failed resolution of '{operand.name}'"
-                return self._problem(node.at, text)
-            found = fields.get(node.field)
-            if found is None:
+                message = f"unexpected failed resolution of '{operand.name}'"
+                return self._problem(node.at, message)
+            field = fields.get(node.field)
+            if field is None:
                 return self._problem(node.at, f"undefined field '{node.field}'")
-            return found
+            return field
         # After the error, a value that is not a record is treated as dynamic.
         self._problem(node.at, f"type '{operand}' does not support field selection")
         return DYN

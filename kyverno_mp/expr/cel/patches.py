@@ -248,8 +248,8 @@ def _native(
         spend.charge_bytes(ENTRY_BYTES * len(value))
         for key in value:
             if key.__class__ is not str:
-                text = f'map key "{key}" is of type {type_name(key)}, not string'
-                raise _failed(text)
+                message = f'map key "{key}" is of type {type_name(key)}, not string'
+                raise _failed(message)
         return {
             key: _native(item, depth - 1, spend, in_patch=in_patch)
             for key, item in value.items()

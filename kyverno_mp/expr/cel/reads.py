@@ -107,7 +107,7 @@ def _called(node: Call, names: Names, variables: Variables) -> Found:
     function, target, args = node.function, node.target, node.args
     if function == "?:" and len(args) == _TERNARY:
         _whole(args[:1], names, variables)
-        return both(*(follow_cel(one, names, variables) for one in args[1:]))
+        return both(*(follow_cel(arg, names, variables) for arg in args[1:]))
     if function in _INDEX and len(args) == _PAIR:
         return _indexed(args[0], args[1], names, variables)
     if function == "+" and len(args) == _PAIR:
@@ -147,7 +147,7 @@ def _indexed(operand: Node, index: Node, names: Names, variables: Variables) -> 
 
 def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
     """Return the elements of both lists; scalars need no marks, extracts keep them."""
-    found = [follow_cel(one, names, variables) for one in args]
+    found = [follow_cel(arg, names, variables) for arg in args]
     return Found(items=tuple(one.elements() for one in found))
 
 

@@ -180,10 +180,10 @@ def _followed(place: _Place) -> _Place:
         return place
     if target in place.followed:
         return place._replace(schema=_EMPTY)
-    found = place.schemas.get(target.removeprefix(COMPONENTS))
-    if found is None:
+    schema = place.schemas.get(target.removeprefix(COMPONENTS))
+    if schema is None:
         return place._replace(schema=Schema(format=_INT_OR_STRING))
-    return place._replace(schema=found, followed=place.followed | {target})
+    return place._replace(schema=schema, followed=place.followed | {target})
 
 
 def _resource(place: _Place) -> Schema:

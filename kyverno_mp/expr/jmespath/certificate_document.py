@@ -161,9 +161,11 @@ def _request(request: x509.CertificateSigningRequest) -> Json:
 
 
 def _certificate(certificate: x509.Certificate, serial: Callable[[int], int]) -> Json:
-    found = certificate.extensions
+    extensions = certificate.extensions
     unhandled = [
-        _oid(one.oid) for one in found if one.critical and one.oid not in _HANDLED
+        _oid(extension.oid)
+        for extension in extensions
+        if extension.critical and extension.oid not in _HANDLED
     ]
     return {
         **_common(certificate),
@@ -174,14 +176,14 @@ def _certificate(certificate: x509.Certificate, serial: Callable[[int], int]) ->
         "Issuer": _name(certificate.issuer),
         "NotBefore": _time(certificate.not_valid_before_utc),
         "NotAfter": _time(certificate.not_valid_after_utc),
-        "Extensions": _extensions(found),
+        "Extensions": _extensions(extensions),
         "UnhandledCriticalExtensions": unhandled or None,
-        **_usage(found),
-        **_constraints(found),
-        **_identifiers(found),
-        **_places(found),
-        **_policies(found),
-        **_name_constraints(found),
+        **_usage(extensions),
+        **_constraints(extensions),
+        **_identifiers(extensions),
+        **_places(extensions),
+        **_policies(extensions),
+        **_name_constraints(extensions),
     }
 
 

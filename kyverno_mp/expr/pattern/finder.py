@@ -76,11 +76,11 @@ def _link_leaf(leaf: Leaf) -> Finder:
     def find(value: Json, path: str) -> Mismatch | Misfit | None:
         if check(value):
             return None
-        found = Misfit(path, value, wanted)
+        misfit = Misfit(path, value, wanted)
         # A map or a list may be nested too deeply to be printed, which is a separate
         # error.
         is_deep = type(value) is dict or type(value) is list
-        return found.mismatch() if is_deep else found
+        return misfit.mismatch() if is_deep else misfit
 
     return find
 

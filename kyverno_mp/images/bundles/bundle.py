@@ -129,11 +129,11 @@ def _version(media_type: Json) -> str:
     if shown.startswith(_OLD):
         version = shown.removeprefix(_OLD)
     if not version:
-        text = f"{_INVALID}: unsupported media type: {shown}"
-        raise Unproved(f"error getting bundle version: {text}")
+        message = f"{_INVALID}: unsupported media type: {shown}"
+        raise Unproved(f"error getting bundle version: {message}")
     if version not in _VERSIONS:
-        text = f"{_INVALID}: unsupported media type: bundle version v{version}"
-        raise Unproved(f"{text} is not yet supported")
+        message = f"{_INVALID}: unsupported media type: bundle version v{version}"
+        raise Unproved(f"{message} is not yet supported")
     return version
 
 
@@ -143,8 +143,8 @@ def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate
         return _x509(_object(material, "certificate"))
     if "x509CertificateChain" in material:
         if version == _VERSIONS[-1]:
-            text = "verification material cannot be X.509 certificate chain"
-            raise Unproved(f"{text} (for bundle v0.3)")
+            message = "verification material cannot be X.509 certificate chain"
+            raise Unproved(f"{message} (for bundle v0.3)")
         chain = _list(_object(material, "x509CertificateChain"), "certificates")
         if not chain or type(chain[0]) is not dict:
             raise Unproved(f"{_INVALID}: missing certificates")
@@ -175,11 +175,11 @@ def _entry(raw: Json, version: str) -> Entry:
     given = raw.get("inclusionProof")
     proof = _proof(given) if type(given) is dict else None
     if version == _VERSIONS[0] and not promise:
-        text = "inclusion promises missing in bundle (required for bundle v0.1)"
-        raise Unproved(f"{_INVALID}: {text}")
+        message = "inclusion promises missing in bundle (required for bundle v0.1)"
+        raise Unproved(f"{_INVALID}: {message}")
     if version != _VERSIONS[0] and proof is None:
-        text = "inclusion proof missing in bundle (required for bundle v0.2)"
-        raise Unproved(f"{_INVALID}: {text}")
+        message = "inclusion proof missing in bundle (required for bundle v0.2)"
+        raise Unproved(f"{_INVALID}: {message}")
     body = raw.get("canonicalizedBody")
     return Entry(
         body if type(body) is str else "",

@@ -42,7 +42,7 @@ def bundles_of(
 
     KYVERNO: one unreadable bundle fails them all. Raises: ExpressionFailed.
     """
-    found = []
+    bundles = []
     for one in artifacts.referring(place, image.digest, deadline_ns):
         if not str(one.get("artifactType")).startswith(_TYPE):
             continue
@@ -57,10 +57,10 @@ def bundles_of(
             raise failed(f"layer size {size:.0f} exceeds {IMAGE_BUNDLE_BYTES_MAX}")
         blob = artifacts.blob(place, str(layer.get("digest")), deadline_ns)
         try:
-            found.append(parse(blob))
+            bundles.append(parse(blob))
         except Unproved as error:
             raise failed(f"failed to unmarshal bundle: {error}") from None
-    return found
+    return bundles
 
 
 def verified_bundles(
@@ -86,12 +86,12 @@ def verified_bundles(
         raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
     demands = Demands(digest, asked.identity, needs_log=not logs.is_ignored)
     held = []
-    for one in bundles:
+    for bundle in bundles:
         try:
-            check_bundle(one, material, demands)
+            check_bundle(bundle, material, demands)
         except Unproved:
             continue
-        held.append(one)
+        held.append(bundle)
     if not held:
         raise failed(_NOT_ONE)
     return held
@@ -99,7 +99,7 @@ def verified_bundles(
 
 def statements_of(bundles: Sequence[Bundle]) -> list[dict[str, Json]]:
     """Return the statements in the form for conditions."""
-    found = [statement_of(one) for one in bundles]
+    found = [statement_of(bundle) for bundle in bundles]
     return [{**one, "type": one.get("predicateType")} for one in found]
 
 
@@ -122,5 +122,5 @@ def _check_patterns(asked: SignatureQuery) -> None:
             try:
                 searches(pattern, "", what)
             except Unproved as error:
-                text = f"failed to build policy: {asked.image}: {error}"
-                raise failed(text) from None
+                message = f"failed to build policy: {asked.image}: {error}"
+                raise failed(message) from None

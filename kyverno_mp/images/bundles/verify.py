@@ -323,7 +323,7 @@ def _subject(certificate: x509.Certificate) -> str:
         for one in names:
             if isinstance(one, kind):
                 return str(one.value)
-    for one in names:
-        if isinstance(one, x509.OtherName) and one.type_id == OTHER_NAME:
-            return fulcio_name(one)
+    for name in names:
+        if isinstance(name, x509.OtherName) and name.type_id == OTHER_NAME:
+            return fulcio_name(name)
     raise Unproved("the certificate has no subject")

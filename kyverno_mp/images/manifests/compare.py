@@ -61,11 +61,11 @@ class Flat:
             children = list(_children(value))
             names += len(children) * (len(path) + 1)
             if len(self.values) + len(stack) + len(children) > MANIFEST_FIELDS_MAX:
-                text = f"more than {MANIFEST_FIELDS_MAX} fields"
-                raise ExpressionFailed("manifest.fields", text)
+                message = f"more than {MANIFEST_FIELDS_MAX} fields"
+                raise ExpressionFailed("manifest.fields", message)
             if names > MANIFEST_NAMES_MAX:
-                text = f"more than {MANIFEST_NAMES_MAX} names in the paths of fields"
-                raise ExpressionFailed("manifest.fields", text)
+                message = f"more than {MANIFEST_NAMES_MAX} names in the paths of fields"
+                raise ExpressionFailed("manifest.fields", message)
             present = [
                 ((*path, name), child)
                 for name, child in children
@@ -166,7 +166,7 @@ class _Patterns:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = patterns
-        self._firsts = tuple(one.partition("*")[0] for one in patterns)
+        self._firsts = tuple(pattern.partition("*")[0] for pattern in patterns)
 
     def match(self, key: str) -> bool:
         """Return whether a pattern matches the start of the key.

@@ -69,10 +69,10 @@ def _of_kind(
 ) -> Iterator[dict[str, Json]]:
     """Yield the candidates of the object's kind; permissions differ between kinds."""
     wanted = document.get("apiVersion"), document.get("kind")
-    for one in candidates:
-        is_named = type(one.get("metadata")) is dict
-        if is_named and (one.get("apiVersion"), one.get("kind")) == wanted:
-            yield one
+    for candidate in candidates:
+        is_named = type(candidate.get("metadata")) is dict
+        if is_named and (candidate.get("apiVersion"), candidate.get("kind")) == wanted:
+            yield candidate
 
 
 def _renamed(candidate: Mapping[str, Json]) -> dict[str, Json]:

@@ -84,11 +84,13 @@ def _authorities(
     """
     data = trust.target("trusted_root.json", deadline_ns)
     known = parse_material(data).authorities
-    others = [one for authority in known for one in authority.intermediates]
+    others = [
+        intermediate for authority in known for intermediate in authority.intermediates
+    ]
     if text:
         return all_certificates(text, IMAGE_CERTIFICATES_MAX), others
     valid = [authority for authority in known if authority.period.has(at)]
-    return [one for authority in valid for one in authority.roots], others
+    return [root for authority in valid for root in authority.roots], others
 
 
 def _checked_name(certificate: x509.Certificate, wanted: KeylessAttestor) -> str:

@@ -122,4 +122,4 @@ def _objects(content: bytes) -> list[dict[str, Json]]:
         return []
     if len(documents) > MANIFEST_DOCUMENTS_MAX:
         raise failed(f"{_UNREAD}: more than {MANIFEST_DOCUMENTS_MAX} documents")
-    return [one.raw for one in documents if type(one.raw) is dict]
+    return [document.raw for document in documents if type(document.raw) is dict]

@@ -189,8 +189,8 @@ def _candidates(
         return []
     given = Flat(dict(document))
     if len(same) * len(given.values) > MANIFEST_COMPARED_MAX:
-        text = f"more than {MANIFEST_COMPARED_MAX} fields in {len(same)} manifests"
-        raise ExpressionFailed("manifest.fields", text)
+        message = f"more than {MANIFEST_COMPARED_MAX} fields in {len(same)} manifests"
+        raise ExpressionFailed("manifest.fields", message)
     counts = [len(differences(one, given, (), 2 * MANIFEST_FIELDS_MAX)) for one in same]
     least = min(counts)
     chosen = [one for one, count in zip(same, counts, strict=True) if count == least]
@@ -226,14 +226,14 @@ def _least(
 
 
 def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
-    found = []
+    signatures = []
     for index in range(len(annotations)):
         suffix = f"_{index}" if index else ""
         text = annotations.get(f"{domain}/signature{suffix}")
         if text is None:
             break
-        found.append(text)
-    return found
+        signatures.append(text)
+    return signatures
 
 
 def _check_signed(

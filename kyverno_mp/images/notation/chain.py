@@ -134,7 +134,7 @@ def check_chain(chain: Sequence[x509.Certificate]) -> str:
 
 def names_revocation(certificate: x509.Certificate) -> bool:
     """Return whether a certificate names a CRL or an OCSP server."""
-    kinds = {one.oid for one in certificate.extensions}
+    kinds = {extension.oid for extension in certificate.extensions}
     if ExtensionOID.CRL_DISTRIBUTION_POINTS in kinds:
         return True
     access = _extension(certificate, x509.AuthorityInformationAccess)

@@ -119,13 +119,13 @@ def _check_expiry(signed: Signed, now: datetime) -> None:
 def _stamped(signed: Signed, stamping: Sequence[x509.Certificate]) -> datetime:
     """Return the time at which an authority stamped the signature. Raises: Refused."""
     if not signed.timestamp:
-        text = "no timestamp countersignature was found in the signature envelope"
-        raise Refused(text)
+        message = "no timestamp countersignature was found in the signature envelope"
+        raise Refused(message)
     try:
         return verified_token(signed.timestamp, signed.signature, stamping)
     except Unproved as error:
-        text = f"failed to verify the timestamp countersignature with error: {error}"
-        raise Refused(text) from None
+        message = f"failed to verify the timestamp countersignature with error: {error}"
+        raise Refused(message) from None
 
 
 def _check_times(signed: Signed, now: datetime) -> None:

@@ -153,8 +153,10 @@ def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
         return key
     count = asked.chain.count("-----BEGIN CERTIFICATE-----")
     if count > _CHAIN_MAX:
-        text = f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
-        raise failed(text)
+        message = (
+            f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
+        )
+        raise failed(message)
     prefix = "failed to load validate certificate chain"
     certificate = policy_certificate(asked.certificate)
     try:

@@ -253,8 +253,8 @@ class PolicyReview:
 
         def tick() -> None:
             if monotonic_ns() > until_ns:
-                text = "the signatures were not checked in time"
-                raise DeadlinePassed("images.deadline", text)
+                message = "the signatures were not checked in time"
+                raise DeadlinePassed("images.deadline", message)
 
         trust = reader.trust.root(
             attestor.tuf, is_tenants=is_tenants, given=attestor.trusted_root
@@ -341,8 +341,8 @@ class PolicyReview:
             raise failed("a bundle is verified by identity only")
         check_identities(wanted)
         if len(wanted) > 1:
-            text = "unsupported: multiple identities are not supported at this time"
-            raise failed(text)
+            message = "unsupported: multiple identities are not supported at this time"
+            raise failed(message)
         ignores_log = log is not None and log.is_ignored
         if ignores_log:
             # The certificate is only checked against today, so the result is not
@@ -357,15 +357,15 @@ class PolicyReview:
         )
         material = material_of(trust, until_ns)
         held, reasons = [], []
-        for one in bundles:
+        for bundle in bundles:
             try:
                 # This raises if the bundle has no statement.
-                statement_of(one)
-                check_bundle(one, material, demands)
+                statement_of(bundle)
+                check_bundle(bundle, material, demands)
             except Unproved as error:
                 reasons.append(str(error))
             else:
-                held.append(one)
+                held.append(bundle)
         if not held or attestor.annotations:
             raise failed("no matching signatures: " + "\n ".join(reasons))
         return held

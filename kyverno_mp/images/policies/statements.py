@@ -106,12 +106,14 @@ def payloads_of(
             if kind in _SHAPES and predicate is not None:
                 _SHAPES[kind].convert(predicate)
         except msgspec.ValidationError as error:
-            text = f"converting to consumable policy validation: {error}"
-            raise failed(text) from None
+            message = f"converting to consumable policy validation: {error}"
+            raise failed(message) from None
         found.append((wanted, _payload(statement)))
     if not found:
-        text = f"required predicate type {kind} not found, found [{' '.join(others)}]"
-        raise failed(text)
+        message = (
+            f"required predicate type {kind} not found, found [{' '.join(others)}]"
+        )
+        raise failed(message)
     return found
 
 
@@ -122,9 +124,9 @@ def _payload(statement: Mapping[str, Json]) -> Json:
         "_type": statement.get("_type") or "",
         "predicateType": statement.get("predicateType"),
         "subject": [
-            {name: one.get(name) for name in ("name", "digest")}
-            for one in (subjects if type(subjects) is list else ())
-            if type(one) is dict
+            {name: subject.get(name) for name in ("name", "digest")}
+            for subject in (subjects if type(subjects) is list else ())
+            if type(subject) is dict
         ],
         "predicate": statement.get("predicate"),
     }

@@ -56,7 +56,9 @@ class GivenRoot:
 
     def fulcio_roots(self, _deadline_ns: int) -> Sequence[x509.Certificate]:
         """Return the roots of the certificate authorities."""
-        return [root for one in self._material.authorities for root in one.roots]
+        return [
+            root for authority in self._material.authorities for root in authority.roots
+        ]
 
     def rekor_keys(self, _deadline_ns: int) -> LogKeys:
         """Return the keys of the transparency logs."""
@@ -74,11 +76,11 @@ class GivenRoot:
 def _material(data: bytes) -> Material:
     size = len(data)
     if size > IMAGE_TRUSTED_ROOT_BYTES_MAX:
-        text = (
+        message = (
             f"inline trustedRoot JSON is too large ({size} bytes), maximum allowed is"
             f" {IMAGE_TRUSTED_ROOT_BYTES_MAX} bytes"
         )
-        raise failed(f"failed to resolve trusted material: {text}")
+        raise failed(f"failed to resolve trusted material: {message}")
     prefix = "failed to resolve trusted material: parsing inline trustedRoot JSON"
     if not data:
         # SAFETY: upstream then trusts the common root, which the policy replaces.
@@ -114,8 +116,10 @@ class PolicyTrust:
         if asked is None or asked == TufQuery():
             return self._common
         if asked.path:
-            text = "the path of a TUF root is not read; give root.data"
-            raise failed(f"Failed to read alternate TUF root file {asked.path}: {text}")
+            message = "the path of a TUF root is not read; give root.data"
+            raise failed(
+                f"Failed to read alternate TUF root file {asked.path}: {message}"
+            )
         # SAFETY: otherwise the names of the repository's files could be a query.
         has_query = "?" in asked.mirror or "#" in asked.mirror
         if has_query or (asked.mirror and not asked.mirror.startswith(_SCHEMES)):

@@ -105,8 +105,8 @@ def pem_of(certificate: x509.Certificate) -> str:
 
 def is_authority(certificate: x509.Certificate) -> bool:
     """Return whether the basic constraints allow a certificate authority."""
-    found = constraints_of(certificate)
-    return found is not None and found.ca
+    constraints = constraints_of(certificate)
+    return constraints is not None and constraints.ca
 
 
 def constraints_of(certificate: x509.Certificate) -> x509.BasicConstraints | None:
@@ -161,7 +161,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
         x509.IPAddress,
         x509.UniformResourceIdentifier,
     ):
-        found += [str(one.value) for one in names if isinstance(one, kind)]
+        found += [str(name.value) for name in names if isinstance(name, kind)]
     return [*found, *_fulcio_names(names)]
 
 

@@ -70,8 +70,8 @@ def verified_chain(
     for chain in chains:
         if _allows(chain, usage):
             return chain
-    text = "x509: certificate specifies an incompatible key usage"
-    raise Unproved(text)
+    message = "x509: certificate specifies an incompatible key usage"
+    raise Unproved(message)
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class _Search:
             return False
         self.checks += 1
         if self.checks > IMAGE_CHAIN_CHECKS_MAX:
-            text = "x509: signature check attempts limit reached while verifying"
-            raise Unproved(f"{text} certificate chain")
+            message = "x509: signature check attempts limit reached while verifying"
+            raise Unproved(f"{message} certificate chain")
         try:
             _check_signature(child, issuer)
             _check_issuer(issuer, below, self.at, is_trusted=is_trusted)
@@ -137,20 +137,20 @@ def _check_signature(child: x509.Certificate, issuer: x509.Certificate) -> None:
         or (constraints is not None and not constraints.ca)
         or (usage is not None and not usage.key_cert_sign)
     ):
-        text = "x509: invalid signature: parent certificate cannot sign this kind of"
-        raise Unproved(f"{text} certificate")
+        message = "x509: invalid signature: parent certificate cannot sign this kind of"
+        raise Unproved(f"{message} certificate")
     try:
         algorithm = child.signature_hash_algorithm
         # Ed25519 has no separate hash.
         if algorithm is not None and not isinstance(algorithm, _HASHES):
-            text = "x509: cannot verify signature: insecure algorithm"
-            raise Unproved(f"{text} {algorithm.name}")
+            message = "x509: cannot verify signature: insecure algorithm"
+            raise Unproved(f"{message} {algorithm.name}")
         child.verify_directly_issued_by(issuer)
     except InvalidSignature:
         raise Unproved(f"{_UNKNOWN}: verification failure") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        text = "x509: cannot verify signature"
-        raise Unproved(f"{text}: {error}") from None
+        message = "x509: cannot verify signature"
+        raise Unproved(f"{message}: {error}") from None
 
 
 def _check_alone(certificate: x509.Certificate, at: datetime) -> None:
@@ -167,9 +167,9 @@ def _check_alone(certificate: x509.Certificate, at: datetime) -> None:
             raise Unproved(_UNHANDLED)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if at < begin or at > end:
-        text = "x509: certificate has expired or is not yet valid: current time"
+        message = "x509: certificate has expired or is not yet valid: current time"
         way, bound = ("before", begin) if at < begin else ("after", end)
-        raise Unproved(f"{text} {_text(at)} is {way} {_text(bound)}")
+        raise Unproved(f"{message} {_text(at)} is {way} {_text(bound)}")
 
 
 def _check_issuer(
@@ -182,13 +182,13 @@ def _check_issuer(
     _check_alone(issuer, at)
     constraints = constraints_of(issuer)
     if not is_trusted and (constraints is None or not constraints.ca):
-        text = "x509: certificate is not authorized to sign other certificates"
-        raise Unproved(text)
+        message = "x509: certificate is not authorized to sign other certificates"
+        raise Unproved(message)
     if constraints is None or constraints.path_length is None:
         return
     if len(below) - 1 > constraints.path_length:
-        text = "x509: too many intermediates for path length constraint"
-        raise Unproved(text)
+        message = "x509: too many intermediates for path length constraint"
+        raise Unproved(message)
 
 
 def _allows(chain: list[x509.Certificate], usage: x509.ObjectIdentifier) -> bool:
@@ -212,11 +212,13 @@ def check_valid_at(
     for name, one in (("", certificate), *(("issuing CA ", each) for each in issuers)):
         begin, end = one.not_valid_before_utc, one.not_valid_after_utc
         if end < at:
-            text = f"certificate expired before observed time: {_text(end)} is before"
-            raise Unproved(f"{name}{text} {_text(at)}")
+            message = (
+                f"certificate expired before observed time: {_text(end)} is before"
+            )
+            raise Unproved(f"{name}{message} {_text(at)}")
         if begin > at:
-            text = "certificate was issued after observed time:"
-            raise Unproved(f"{name}{text} {_text(begin)} is after {_text(at)}")
+            message = "certificate was issued after observed time:"
+            raise Unproved(f"{name}{message} {_text(begin)} is after {_text(at)}")
 
 
 def _text(at: datetime) -> str:

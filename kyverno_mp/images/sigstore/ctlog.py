@@ -49,8 +49,8 @@ def check_scts(
     if not found:
         raise Unproved(_ABSENT)
     if issuer is None:
-        text = "certificate chain must contain at least a certificate and its issuer"
-        raise Unproved(text)
+        message = "certificate chain must contain at least a certificate and its issuer"
+        raise Unproved(message)
     if len(found) > IMAGE_SCTS_MAX:
         raise Unproved(f"{_FAILED}: more than {IMAGE_SCTS_MAX} timestamps")
     if not keys:
@@ -120,7 +120,7 @@ def _check(sct: SignedCertificateTimestamp, signed: bytes, keys: LogKeys) -> Non
         else:
             raise Unproved(f"{_FAILED}: unsupported type of key")
     except InvalidSignature:
-        text = f"{_FAILED}: failed to verify {name} signature"
-        raise Unproved(text) from None
+        message = f"{_FAILED}: failed to verify {name} signature"
+        raise Unproved(message) from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise Unproved(f"{_FAILED}: {error}") from None

@@ -56,8 +56,8 @@ def _check(certificate: x509.Certificate, wanted: Identity) -> None:
         # SAFETY: upstream accepts a certificate without names for every subject.
         if not _is_subject(names, wanted):
             expected = wanted.subject or wanted.subject_reg_exp
-            text = f"subject mismatch: expected {expected}, received"
-            raise Unproved(f"{text} {', '.join(names)}")
+            message = f"subject mismatch: expected {expected}, received"
+            raise Unproved(f"{message} {', '.join(names)}")
     if wanted.issuer or wanted.issuer_reg_exp:
         _check_issuer(raw_extension(certificate, _ISSUER), wanted)
     check_extensions(certificate, wanted)
@@ -71,13 +71,15 @@ def check_extensions(certificate: x509.Certificate, wanted: Identity) -> None:
             raise Unproved(f"invalid certificate extension {key}")
         found = raw_extension(certificate, oid)
         if not matches(value, found):
-            text = f"extension mismatch: expected {value} for key {key}"
-            raise Unproved(f"{text}, received {found}")
+            message = f"extension mismatch: expected {value} for key {key}"
+            raise Unproved(f"{message}, received {found}")
 
 
 def _is_subject(names: list[str], wanted: Identity) -> bool:
     """Return whether any name matches the pattern or the expression."""
-    found = bool(wanted.subject) and any(matches(wanted.subject, one) for one in names)
+    found = bool(wanted.subject) and any(
+        matches(wanted.subject, name) for name in names
+    )
     if wanted.subject_reg_exp:
         tests = [
             searches(wanted.subject_reg_exp, one, "subject") for one in ("", *names)
@@ -94,8 +96,8 @@ def _check_issuer(found: str, wanted: Identity) -> None:
         expected = wanted.issuer_reg_exp
         holds = searches(expected, found, "issuer")
     if not holds:
-        text = f"issuer mismatch: expected {expected}, received {found}"
-        raise Unproved(text)
+        message = f"issuer mismatch: expected {expected}, received {found}"
+        raise Unproved(message)
 
 
 def searches(pattern: str, text: str, what: str) -> bool:

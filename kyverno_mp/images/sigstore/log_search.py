@@ -64,12 +64,12 @@ def _base(url: str, *, is_quiet: bool) -> str:
     except ValueError:
         raise Unproved(f"{_PREFIX}: the URL of the log is not a URL") from None
     if "?" in url or "#" in url or "@" in parts.netloc:
-        text = "the URL of the log has a query, a fragment or a user"
-        raise Unproved(f"{_PREFIX}: {text}")
+        message = "the URL of the log has a query, a fragment or a user"
+        raise Unproved(f"{_PREFIX}: {message}")
     base = url.rstrip("/")
     if is_quiet and parts.path.strip("/"):
-        text = "in a namespaced policy, the URL of the log has no path"
-        raise Unproved(f"{_PREFIX}: {text}")
+        message = "in a namespaced policy, the URL of the log has no path"
+        raise Unproved(f"{_PREFIX}: {message}")
     return base
 
 

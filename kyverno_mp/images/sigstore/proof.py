@@ -115,8 +115,8 @@ class Proof(NamedTuple):
             else:
                 chain = verified_chain(certificate, terms.roots, others, begin)
         except Unproved as error:
-            text = f"cert verification failed: {error}"
-            raise Unproved(text + UNTRUSTED) from None
+            message = f"cert verification failed: {error}"
+            raise Unproved(message + UNTRUSTED) from None
         if terms.scts is not None:
             check_scts(certificate, chain[1] if chain[1:] else None, terms.scts)
         return Signer(check, tuple(chain[1:]))
@@ -132,14 +132,14 @@ class Proof(NamedTuple):
             try:
                 check_valid_at(certificate, signer.issuers, at)
             except Unproved as error:
-                text = f"checking expiry on certificate with {name}: {error}"
-                raise Unproved(text) from None
+                message = f"checking expiry on certificate with {name}: {error}"
+                raise Unproved(message) from None
         if self.stamped is None and self.logged is None:
             try:
                 check_valid_at(certificate, signer.issuers, terms.now)
             except Unproved:
-                text = "expected a signed timestamp to verify an expired certificate"
-                raise Unproved(text) from None
+                message = "expected a signed timestamp to verify an expired certificate"
+                raise Unproved(message) from None
             used = (certificate, *signer.issuers)
             terms.hold(min(one.not_valid_after_utc for one in used))
 
@@ -233,6 +233,6 @@ def _pem(certificate: x509.Certificate | None, key: StaticKey | None) -> str:
             raise Unproved("no certificate found on signature")
         return pem_of_key(key.der)
     if key is not None and key_bytes_of(certificate) != key.der:
-        text = "both public key and certificate were provided but did not match"
-        raise Unproved(text)
+        message = "both public key and certificate were provided but did not match"
+        raise Unproved(message)
     return pem_of(certificate)

@@ -110,8 +110,8 @@ def _log_key(log_id: str, keys: LogKeys) -> _Known | None:
     found = None
     for known, (key, period) in keys.items():
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            text = f"rekor Public key for LogID {known.hex()} is not type"
-            raise Unproved(f"{text} ecdsa.PublicKey")
+            message = f"rekor Public key for LogID {known.hex()} is not type"
+            raise Unproved(f"{message} ecdsa.PublicKey")
         if known.hex() == log_id:
             found = _Known(key, period)
     return found
@@ -238,8 +238,8 @@ def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:
         raise Unproved("verifying inclusion proof: a hash is not hexadecimal") from None
     found = root_hash(leaf_hash(body), index, size, path)
     if found != expected:
-        text = f"calculated root {found.hex()} does not match expected root"
-        raise Unproved(f"verifying inclusion proof: {text} {expected.hex()}")
+        message = f"calculated root {found.hex()} does not match expected root"
+        raise Unproved(f"verifying inclusion proof: {message} {expected.hex()}")
     return found
 
 

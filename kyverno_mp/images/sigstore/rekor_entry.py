@@ -74,8 +74,8 @@ def check_entry(body: str, signed: Signed, place: str) -> None:
         raise Unproved(f'unexpected algorithm: "{entry.algorithm}"')
     digest = hashlib.sha256(signed.payload).hexdigest()
     if entry.digest != digest:
-        text = f'matching {place} to payload: {place}="{entry.digest}"'
-        raise Unproved(f'{text}, payload="{digest}"')
+        message = f'matching {place} to payload: {place}="{entry.digest}"'
+        raise Unproved(f'{message}, payload="{digest}"')
 
 
 def check_logged(
@@ -172,8 +172,8 @@ _READERS: Final = {
 def _only(holder: Mapping[str, Json]) -> Mapping[str, Json]:
     listed = holder.get("signatures")
     if type(listed) is list and len(listed) > 1:
-        text = "multiple signatures on DSSE envelopes are not currently supported"
-        raise Unproved(text)
+        message = "multiple signatures on DSSE envelopes are not currently supported"
+        raise Unproved(message)
     if type(listed) is not list or not listed or type(listed[0]) is not dict:
         raise Unproved(_MALFORMED)
     return listed[0]
@@ -198,19 +198,21 @@ def _check_signature(pem: bytes, signature: bytes, algorithm: str, digest: str) 
         raise Unproved("invalid value for hash")
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
-            text = "invalid signature when validating ASN.1 encoded signature"
+            message = "invalid signature when validating ASN.1 encoded signature"
             key.verify(signature, hashed, ec.ECDSA(Prehashed(made)))
         elif isinstance(key, rsa.RSAPublicKey):
-            text = "crypto/rsa: verification error"
+            message = "crypto/rsa: verification error"
             key.verify(signature, hashed, padding.PKCS1v15(), Prehashed(made))
         elif isinstance(key, ed25519.Ed25519PublicKey):
             # KYVERNO: an entry cannot have an Ed25519 signature over a 32-byte hash.
-            text = f'unsupported hash algorithm: "SHA-{algorithm[3:]}" not in [SHA-512]'
-            raise Unproved(f"{prefix}: {text}")
+            message = (
+                f'unsupported hash algorithm: "SHA-{algorithm[3:]}" not in [SHA-512]'
+            )
+            raise Unproved(f"{prefix}: {message}")
         else:
             raise Unproved(f"{prefix}: unsupported type of key")
     except (InvalidSignature, ValueError, UnsupportedAlgorithm):
-        raise Unproved(f"{prefix}: {text}") from None
+        raise Unproved(f"{prefix}: {message}") from None
 
 
 def _key_in(pem: bytes) -> object:

@@ -77,7 +77,9 @@ def authority_of(text: str) -> Authority:
     if len(leaves) > 1:
         text = "certificate chain must contain at most one TSA certificate"
         raise failed(text)
-    roots = tuple(one for one in authorities if one.subject == one.issuer)
+    roots = tuple(
+        authority for authority in authorities if authority.subject == authority.issuer
+    )
     others = tuple(one for one in authorities if one not in roots)
     return Authority(leaves[0] if leaves else None, others, roots)
 
@@ -192,10 +194,10 @@ def _certificates(answer: "TimeStampResponse") -> list[x509.Certificate]:
     given = answer.signed_data.certificates
     if len(given) > IMAGE_CERTIFICATES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_CERTIFICATES_MAX} certificates")
-    found = [load_certificate(one) for one in sorted(given)]
-    for one in found:
-        check_readable(one)
-    return found
+    certificates = [load_certificate(one) for one in sorted(given)]
+    for certificate in certificates:
+        check_readable(certificate)
+    return certificates
 
 
 def _signer(
@@ -208,8 +210,8 @@ def _signer(
         raise Unproved(f"{_PARSE}: {len(infos)} signers instead of one")
     known = given or ([authority.leaf] if authority.leaf is not None else [])
     if not known:
-        text = "leaf certificate must be present in the TSR or as a verify option"
-        raise Unproved(text)
+        message = "leaf certificate must be present in the TSR or as a verify option"
+        raise Unproved(message)
     signer = infos[0]
     for one in known:
         if one.issuer == signer.issuer and serial_of(one) == signer.serial_number:
@@ -229,31 +231,33 @@ def _check_usage(signer: x509.Certificate, authority: Authority) -> None:
     """Require the usages of RFC 3161 2.3, and the policy's certificate."""
     prefix = "failed to verify TSA certificate"
     critical = any(
-        one.critical
-        for one in extensions_of(signer)
-        if one.oid == ExtensionOID.EXTENDED_KEY_USAGE
+        extension.critical
+        for extension in extensions_of(signer)
+        if extension.oid == ExtensionOID.EXTENDED_KEY_USAGE
     )
     if not critical:
         raise Unproved(f"{prefix}: certificate must set EKU to critical")
     if authority.leaf is not None and authority.leaf != signer:
-        text = "certificate embedded in the TSR does not match the provided TSA"
-        raise Unproved(f"{text} certificate")
+        message = "certificate embedded in the TSR does not match the provided TSA"
+        raise Unproved(f"{message} certificate")
     if usages_of(signer) != (_STAMPING,):
-        text = "leaf certificate EKU is not set to TimeStamping as required"
-        raise Unproved(f"failed to verify EKU on leaf certificate: {text}")
-    for one in authority.intermediates:
-        usages = usages_of(one)
+        message = "leaf certificate EKU is not set to TimeStamping as required"
+        raise Unproved(f"failed to verify EKU on leaf certificate: {message}")
+    for intermediate in authority.intermediates:
+        usages = usages_of(intermediate)
         if usages and _STAMPING not in usages and ANY not in usages:
-            text = "intermediate certificate does not allow Timestamping usage"
-            raise Unproved(f"failed to verify EKU on intermediate certificate: {text}")
+            message = "intermediate certificate does not allow Timestamping usage"
+            raise Unproved(
+                f"failed to verify EKU on intermediate certificate: {message}"
+            )
 
 
 def _check_message(answer: "TimeStampResponse", signed: bytes) -> None:
     imprint = answer.tst_info.message_imprint
     make = _SHA.get(imprint.hash_algorithm.dotted_string)
     if make is None:
-        text = "Time-Stamp response uses unknown hash function"
-        raise Unproved(f"{_PARSE}: {text}")
+        message = "Time-Stamp response uses unknown hash function"
+        raise Unproved(f"{_PARSE}: {message}")
     if not hmac.compare_digest(make(signed).digest(), imprint.message):
         raise Unproved("hashed messages don't match")
 

@@ -136,8 +136,8 @@ class TufTrustRoot:
         chosen = [name for name, one in files.usages.items() if one == usage]
         chosen = chosen or [name for name in names if name in files.contents]
         if not chosen:
-            text = "no matching targets by custom metadata, fallbacks not found"
-            raise failed(f"{text}: {', '.join(names)}")
+            message = "no matching targets by custom metadata, fallbacks not found"
+            raise failed(f"{message}: {', '.join(names)}")
         return [
             files.contents[name].decode(errors="replace") for name in sorted(chosen)
         ]

@@ -103,7 +103,7 @@ def _request_of(entry: GlobalContextEntry) -> ApiRequest:
     return ApiRequest(
         method=call.method,
         url=service.url if service else "",
-        headers=tuple((one.key, one.value) for one in service.headers)
+        headers=tuple((header.key, header.value) for header in service.headers)
         if service
         else (),
         body=body if call.method == "POST" else None,

@@ -62,10 +62,10 @@ def call_values(
     values = failed_values(name, NO_DATA)
     if data is not None:
         values[name] = b'{"data":%b}' % body
-    for one in projections:
-        found = _projected(one.jmes_path, data, ints_are_numbers=True)
+    for projection in projections:
+        found = _projected(projection.jmes_path, data, ints_are_numbers=True)
         if found is not None:
-            values[projection_key(name, one.name)] = msgspec.json.encode(
+            values[projection_key(name, projection.name)] = msgspec.json.encode(
                 {"data": found}
             )
     return values
@@ -82,13 +82,15 @@ def resource_values(
     values = {name: b'{"data":%b}' % body}
     problem = ""
     data = msgspec.json.decode(body) if projections else None
-    for one in projections:
+    for projection in projections:
         try:
-            found = _projected(one.jmes_path, data, ints_are_numbers=False)
+            found = _projected(projection.jmes_path, data, ints_are_numbers=False)
         except Error as error:
-            problem = f'failed to apply projection "{one.name}": {error.message}'
+            problem = f'failed to apply projection "{projection.name}": {error.message}'
             continue
-        values[projection_key(name, one.name)] = msgspec.json.encode({"data": found})
+        values[projection_key(name, projection.name)] = msgspec.json.encode(
+            {"data": found}
+        )
     return values, problem
 
 

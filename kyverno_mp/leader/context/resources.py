@@ -117,14 +117,14 @@ class ResourceSource(SourceThread):
         assert asked is not None
         version = f"{asked.group}/{asked.version}" if asked.group else asked.version
         listing = self._client.get(base_path(version))
-        for one in listing.get("resources") or ():
-            if one.get("name") == asked.resource:
+        for resource in listing.get("resources") or ():
+            if resource.get("name") == asked.resource:
                 return Resource(
                     group=asked.group,
                     version=asked.version,
                     plural=asked.resource,
-                    kind=str(one.get("kind") or ""),
-                    namespaced=one.get("namespaced") is True,
+                    kind=str(resource.get("kind") or ""),
+                    namespaced=resource.get("namespaced") is True,
                 )
         raise KubeRefused(
             "leader.global_context", f"{version} has no resource {asked.resource}"

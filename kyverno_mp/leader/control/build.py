@@ -123,7 +123,7 @@ def caller_path_controller(shared: Dependencies) -> CallerPathController:
     def registered() -> frozenset[str]:
         informers = shared.own.values()
         return segments_of(
-            text for one in informers for text in one.snapshot().values()
+            text for informer in informers for text in informer.snapshot().values()
         )
 
     replicas.knows = own
@@ -295,7 +295,7 @@ def health_controller(
 
     def current() -> LeaderHealth:
         confirmed_ns = confirmed_at(
-            (one.last_message_ns for one in followed.policies.informers),
+            (informer.last_message_ns for informer in followed.policies.informers),
             publishes=replica.status.read().published_ns >= began_ns,
             before_ns=before_ns,
         )

@@ -45,10 +45,10 @@ class ServedPolicies:
         if status is not self._status:
             self._status = status
             self._served = {
-                (one.kind, one.namespace, one.name): InForce(
-                    one.ready, one.message, one.generation
+                (policy.kind, policy.namespace, policy.name): InForce(
+                    policy.ready, policy.message, policy.generation
                 )
-                for one in status.policies
+                for policy in status.policies
             }
         return self._served
 
@@ -79,9 +79,9 @@ def attached_by_all(control: ControlPage, generation: int) -> bool:
 def earlier_versions_of(status: Status) -> dict[PolicyName, str]:
     """Return the earlier versions that are in force in place of rejected ones."""
     return {
-        (one.kind, one.namespace, one.name): one.in_force
-        for one in status.policies
-        if one.in_force
+        (policy.kind, policy.namespace, policy.name): policy.in_force
+        for policy in status.policies
+        if policy.in_force
     }
 
 

@@ -102,7 +102,7 @@ def _compile_generating(
     exceptions: Sequence[CelPolicyException],
     names: dict[str, Type],
 ) -> tuple[GeneratingPolicyIR, _Unusable]:
-    named = [one for one in exceptions if names_policy(one, document)]
+    named = [exception for exception in exceptions if names_policy(exception, document)]
     compiled, unusable = compile_generating_with(document, named, names)
     # A worker needs only the match constraints of the trigger.
     return msgspec.structs.replace(compiled, exceptions=()), unusable
@@ -185,8 +185,10 @@ def _check(document: AnyServedPolicy) -> None:
     is_json = False
     if isinstance(document, AnyValidatingPolicy | ImageValidatingPolicy):
         if document.mode not in {"", "Kubernetes", JSON_MODE}:
-            text = f"evaluation mode {document.mode} is not supported by this version"
-            raise PolicyInvalid(UNSUPPORTED_KIND, text)
+            message = (
+                f"evaluation mode {document.mode} is not supported by this version"
+            )
+            raise PolicyInvalid(UNSUPPORTED_KIND, message)
         is_json = document.mode == JSON_MODE
     problems = list(review(document))
     # A ValidatingPolicy for JSON payloads needs no constraints, and no request has one.

@@ -242,10 +242,10 @@ class LinkedMemory:
         all_dropped = dropped_exceptions(
             (key, one.encoded) for key, one in self._weighed.items()
         )
-        found: dict[Key, Limited] = {}
+        exceptions: dict[Key, Limited] = {}
         for key, dropped in all_dropped.items():
             status = policies[key][1]
-            found[key] = Limited(
+            exceptions[key] = Limited(
                 self._weighed[key].without(dropped),
                 msgspec.structs.replace(
                     status,
@@ -253,7 +253,7 @@ class LinkedMemory:
                     large_exceptions=len(dropped),
                 ),
             )
-        return found
+        return exceptions
 
     def _weigh(
         self, policies: Mapping[Key, tuple[EncodedPolicy | None, PolicyStatus]]

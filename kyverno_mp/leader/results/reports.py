@@ -131,8 +131,8 @@ class EphemeralPair:
         # meanwhile is not counted as lost.
         self._read(other)
         if other.results.turn > full.results.turn:
-            text = f"another replica has begun {other.name}"
-            raise KubeConflict("kube.conflict", text)
+            message = f"another replica has begun {other.name}"
+            raise KubeConflict("kube.conflict", message)
         lost = other.results.by_key.keys() - full.results.by_key.keys()
         lost -= new.by_key.keys()
         document = document_of(wanted, other.name, self._namespace)
@@ -170,10 +170,10 @@ class EphemeralPair:
 
 
 def _together(known: Results, new: Results) -> Results:
-    found = Results(known.turn)
-    found.add_all(known)
-    found.add_all(new)
-    return found
+    results = Results(known.turn)
+    results.add_all(known)
+    results.add_all(new)
+    return results
 
 
 def _version_of(stored: Json) -> str:

@@ -101,7 +101,7 @@ class Rejections:
 
     def forget(self, records: Iterable[Held]) -> None:
         """Forget finished records."""
-        if [one for one in records if self._of.pop(one, None) is not None]:
+        if [record for record in records if self._of.pop(record, None) is not None]:
             held = {name for one in self._of.values() for name in one.names}
             self._stored = {n: at for n, at in self._stored.items() if n in held}
 

@@ -150,7 +150,9 @@ def _of_images(record: msgspec.Struct) -> Iterator[Need]:
     elif isinstance(record, ImageRegistryCredentials | RegistryCredentials):
         yield from map(_credentials, record.secrets)
     elif isinstance(record, SignatureSource):
-        yield from (_credentials(one.name) for one in record.pull_secrets)
+        yield from (
+            _credentials(pull_secret.name) for pull_secret in record.pull_secrets
+        )
 
 
 def _of_nested(attestors: Any) -> Iterator[Need]:
@@ -257,8 +259,8 @@ def _of_template(verbs: tuple[str, ...], template: Template) -> Iterator[Need]:
         documents = list(yaml.safe_load_all(template.value))
     except (yaml.YAMLError, ValueError, RecursionError):
         documents = [None]
-    for one in documents:
-        raw = one if type(one) is dict else {}
+    for document in documents:
+        raw = document if type(document) is dict else {}
         kind, api_version = str(raw.get("kind")), str(raw.get("apiVersion"))
         is_known = "((" not in kind + api_version and not kind.endswith("List")
         if raw and is_known:
@@ -294,9 +296,9 @@ def _of_call(node: Call) -> Need | None:
         return None
     verbs = _CALLS.get(node.function[:1].lower() + node.function[1:])
     texts = [
-        str(one.value)
-        for one in node.args[:2]
-        if type(one) is Const and one.kind == "string"
+        str(arg.value)
+        for arg in node.args[:2]
+        if type(arg) is Const and arg.kind == "string"
     ]
     if verbs is None or not _NAMES.fullmatch(" ".join(texts)):
         return None

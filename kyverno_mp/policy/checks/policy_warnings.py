@@ -71,7 +71,9 @@ def rule_warnings(rule: Rule, subject: Subject) -> Iterator[str]:
 
 
 def _action(action: str, overrides: Iterable[FailureActionOverride]) -> Iterator[str]:
-    if action in _OLD_ACTIONS or any(one.action in _OLD_ACTIONS for one in overrides):
+    if action in _OLD_ACTIONS or any(
+        override.action in _OLD_ACTIONS for override in overrides
+    ):
         yield ACTION
 
 

@@ -103,8 +103,8 @@ def _check_metadata(subject: Subject) -> Problems:
         )
     if len(meta.name.encode()) > NAME_BYTES_MAX:
         reason = f"may not be more than {NAME_BYTES_MAX} bytes"
-        text = f"name: Too long: {reason}"
-        yield Problem("policy.too_long", "name", "", reason, text)
+        message = f"name: Too long: {reason}"
+        yield Problem("policy.too_long", "name", "", reason, message)
 
 
 def _check_deprecated(spec: Spec) -> Problems:

@@ -83,7 +83,9 @@ class _Derivation:
     def _derive(self, declared: inspect.StructType) -> Schema:
         record = declared.cls
         removed = self._variant.removed.get(record, frozenset())
-        fields = [one for one in declared.fields if one.encode_name not in removed]
+        fields = [
+            field for field in declared.fields if field.encode_name not in removed
+        ]
         schema: dict[str, Json] = {
             "type": "object",
             "properties": {one.encode_name: self._field(record, one) for one in fields},

@@ -235,8 +235,9 @@ def _fields(record: type) -> Mapping[str, _Shape]:
     declared = inspect.type_info(record)
     assert isinstance(declared, inspect.StructType)
     return {
-        one.encode_name: _FREE_FORM.get((record, one.encode_name)) or _shape(one.type)
-        for one in declared.fields
+        field.encode_name: _FREE_FORM.get((record, field.encode_name))
+        or _shape(field.type)
+        for field in declared.fields
     }
 
 
@@ -285,8 +286,8 @@ def go_misfits(raw: dict[str, Json]) -> Iterator[Problem]:
     for index, rule in enumerate(rules if type(rules) is list else ()):
         path = f"spec.rules[{index}]"
         for place in _misfits(rule, path):
-            text = "must be a list of conditions, or any and all"
-            yield Problem(GO_MISFIT, place, rule_name(raw, path), text)
+            message = "must be a list of conditions, or any and all"
+            yield Problem(GO_MISFIT, place, rule_name(raw, path), message)
 
 
 def _misfits(part: Json, path: str) -> Iterator[str]:

@@ -31,7 +31,8 @@ def _fields(kind: type) -> dict[str, tuple[str, inspect.Type]]:
     found = _described(kind)
     assert isinstance(found, inspect.StructType)
     return {
-        folded(one.encode_name): (one.encode_name, one.type) for one in found.fields
+        folded(field.encode_name): (field.encode_name, field.type)
+        for field in found.fields
     }
 
 

@@ -39,7 +39,7 @@ def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDo
     with suppress(ValueError, RecursionError):
         json.loads(text, object_pairs_hook=note_duplicate)
     return (
-        [structs.replace(one, duplicate_key=found[0]) for one in documents]
+        [structs.replace(document, duplicate_key=found[0]) for document in documents]
         if found
         else documents
     )
@@ -48,9 +48,9 @@ def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDo
 def refuse_duplicate_key(document: RawDocument) -> None:
     """Raise PolicyInvalid for a duplicate key of a mapping."""
     if document.duplicate_key:
-        text = f'key "{document.duplicate_key}" already set in map'
+        message = f'key "{document.duplicate_key}" already set in map'
         where = Where(file=document.file, line=document.line)
-        raise PolicyInvalid(KEY_TWICE, text, where)
+        raise PolicyInvalid(KEY_TWICE, message, where)
 
 
 def refuses_duplicate_keys(raw: Json) -> bool:

@@ -85,7 +85,7 @@ def without_strays(text: bytes | str) -> bytes | str:
     while (end := _END.search(data, at)) is not None:
         found = _NEXT.search(data, end.start())
         after = found.start() if found is not None else len(data)
-        before = [one.end() for one in _NEXT.finditer(data, at, end.start())]
+        before = [match.end() for match in _NEXT.finditer(data, at, end.start())]
         if _has_content(data[before[-1] if before else at : end.start()]):
             parts.append(data[at : end.start()])
             parts.append(b"\n" * data.count(b"\n", end.start(), after))

@@ -123,7 +123,7 @@ class _DocumentBuilder:
 
     def _documents(self) -> list[YamlDocument]:
         next_event: Callable[[], Json] = CParser(self.text).get_event
-        found: list[YamlDocument] = []
+        documents: list[YamlDocument] = []
         index, line = 0, 1
         while True:
             event: _Event = next_event()
@@ -144,12 +144,12 @@ class _DocumentBuilder:
                 line = event.end_mark.line + 1 + (1 if event.explicit else 0)
             elif kind is yaml.DocumentEndEvent:
                 if self.root is not None:
-                    found.append(
+                    documents.append(
                         YamlDocument(self.root, index, line, self.duplicate_key)
                     )
                 index += 1
             elif kind is yaml.StreamEndEvent:
-                return found
+                return documents
 
     def _start(self, value: Json, event: _Event) -> None:
         if len(self.open) >= JSON_DEPTH_MAX:
@@ -160,10 +160,10 @@ class _DocumentBuilder:
     def _alias(self, event: _Event) -> None:
         known = self.anchors.get(event.anchor)
         if known is None:
-            text = f"unknown anchor '{event.anchor}' referenced"
+            message = f"unknown anchor '{event.anchor}' referenced"
             if any(one.anchor == event.anchor for one in self.open):
-                text = f"anchor '{event.anchor}' value contains itself"
-            raise self._syntax(text, event.start_mark)
+                message = f"anchor '{event.anchor}' value contains itself"
+            raise self._syntax(message, event.start_mark)
         value, size = known
         before = self.nodes
         self.nodes += size
@@ -242,8 +242,8 @@ class _DocumentBuilder:
         sources = value if type(value) is list else [value]
         for source in sources:
             if type(source) is not dict:
-                text = "map merge requires map or sequence of maps as the value"
-                raise self._syntax(text, event.start_mark)
+                message = "map merge requires map or sequence of maps as the value"
+                raise self._syntax(message, event.start_mark)
             for key, one in source.items():
                 if key in parent.value:
                     self.duplicate_key = key
@@ -251,8 +251,8 @@ class _DocumentBuilder:
 
     def _number(self, value: Json, event: _Event) -> Json:
         if type(value) is float and value - value != 0:
-            text = f"unsupported value: {value}"
-            raise self._syntax(text, event.start_mark)
+            message = f"unsupported value: {value}"
+            raise self._syntax(message, event.start_mark)
         return value
 
     def _where(self, mark: _Mark | None) -> Where:

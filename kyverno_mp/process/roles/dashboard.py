@@ -212,8 +212,8 @@ class Sampler:
         if self._results is not None:
             found[Series(REPORTS)] = self._results.totals()
         for dimension in DIMENSIONS:
-            for one in activity.groups(dimension):
-                found[Series(REVIEWS, dimension, one.value)] = one.counts
+            for group in activity.groups(dimension):
+                found[Series(REVIEWS, dimension, group.value)] = group.counts
             if self._results is not None:
                 for one in self._results.groups(dimension):
                     found[Series(REPORTS, dimension, one.value)] = one.counts

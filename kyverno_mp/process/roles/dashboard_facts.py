@@ -114,19 +114,19 @@ class PodFacts:
         states = (
             {}
             if supervisor is None
-            else {one.name: one for one in supervisor.processes}
+            else {process.name: process for process in supervisor.processes}
         )
-        names = {one.pid: one.name for one in pages if one.alive()}
+        names = {page.pid: page.name for page in pages if page.alive()}
         # A process with a metric page has the page's name in the metrics.
         named = {names.get(one.pid, one.name): one for one in states.values()}
         pids = {**{name: pid for pid, name in names.items()}}
         pids |= {name: one.pid for name, one in named.items()}
         if supervisor is not None:
             pids["supervisor"] = supervisor.pid
-        found = []
+        processes = []
         for name in sorted(pids, key=lambda one: (one != "supervisor", one)):
             state = named.get(name)
-            found.append(
+            processes.append(
                 ProcessRow(
                     name=name,
                     pid=pids[name],
@@ -136,4 +136,4 @@ class PodFacts:
                     cpu_s=gauges[CPU].get((name,), 0.0),
                 )
             )
-        return found
+        return processes

@@ -234,14 +234,16 @@ class _Published:
             if segment is None:
                 return {}
             # Keys of whole objects end with a slash.
-            names = (one for one in segment.list_keys() if one and one[-1] != "/")
+            names = (key for key in segment.list_keys() if key and key[-1] != "/")
             return {name: _digest(segment.get(name)) for name in names}
 
         return (0 if segment is None else segment.generation), read
 
     def data_generations(self) -> tuple[int, ...]:
         segments = (self._data.segment(name) for name in _DATA)
-        return tuple(0 if one is None else one.generation for one in segments)
+        return tuple(
+            0 if segment is None else segment.generation for segment in segments
+        )
 
 
 def _digest(value: object) -> bytes:

@@ -139,7 +139,9 @@ ROLES: Final = (
     Entry(name=dashboard.NAME, run=_show_pages, is_enabled=_shows_pages),
     Entry(name="health", run=_answer_probes),
 )
-QUEUES: Final[Mapping[str, tuple[str, ...]]] = {one.name: one.queues for one in ROLES}
+QUEUES: Final[Mapping[str, tuple[str, ...]]] = {
+    role.name: role.queues for role in ROLES
+}
 
 
 def pools_of(settings: Settings) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Summary:
 
 def summary_of(status: Status) -> Summary:
     """Summarise the leader's last publication."""
-    active = [one for one in status.policies if one.rules]
+    active = [policy for policy in status.policies if policy.rules]
     judging = [one for one in active if not _changes(one)]
     return Summary(
         policies=len(active),
@@ -84,7 +84,8 @@ def _changes(policy: PolicyStatus) -> bool:
 
 def _keys(policies: Iterable[PolicyStatus]) -> tuple[str, ...]:
     return tuple(
-        f"{one.namespace}/{one.name}" if one.namespace else one.name for one in policies
+        f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
+        for policy in policies
     )
 
 

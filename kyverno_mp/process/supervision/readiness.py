@@ -111,7 +111,9 @@ def without_policies(policies: Sequence[PolicyStatus]) -> tuple[str, ...]:
 
     In a cluster, the API server and other replicas still have valid policies.
     """
-    if not policies or any(one.ready or one.in_force or one.rules for one in policies):
+    if not policies or any(
+        policy.ready or policy.in_force or policy.rules for policy in policies
+    ):
         return ()
     return (f"all {len(policies)} policies are rejected, none is in force",)
 

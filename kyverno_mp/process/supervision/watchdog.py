@@ -66,9 +66,9 @@ class Watchdog:
         """Return the names of the silent processes, by process id."""
         supervisor = read_supervisor_status(self.runtime_dir)
         watched = {
-            one.pid: one.name
-            for one in (supervisor.processes if supervisor else ())
-            if one.name in self.names
+            process.pid: process.name
+            for process in (supervisor.processes if supervisor else ())
+            if process.name in self.names
         }
         cutoff_ns = now_ns - self.silence_s_max * 1e9
         return {

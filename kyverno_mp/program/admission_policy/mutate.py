@@ -102,13 +102,13 @@ class LinkedAdmissionMutation:
         KYVERNO: each binding starts from the original object, and the last result is
         used.
         """
-        found = Mutated(None, request.object, [])
+        mutated = Mutated(None, request.object, [])
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
             bare = self._scopes.open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
             met, problem = evaluate(self._conditions, bare)
             if problem and self.ir.policy.failure_policy == "Fail":
-                found.problems.append(problem)
+                mutated.problems.append(problem)
                 continue
             properties = binding_properties(binding, "mapBinding")
             name = self.ir.policy.name
@@ -117,15 +117,15 @@ class LinkedAdmissionMutation:
             else:
                 status, message = result.PASS, _DONE
                 try:
-                    found.patched = self._mutated(request, runtime, param)
+                    mutated.patched = self._mutated(request, runtime, param)
                 except (BudgetExceeded, ExpressionFailed) as error:
-                    found.problems.append(error.message)
-                    found.result = None
+                    mutated.problems.append(error.message)
+                    mutated.result = None
                     continue
-            found.result = RuleResult(
+            mutated.result = RuleResult(
                 name, result.MUTATION, status, message, properties
             )
-        return found
+        return mutated
 
     def _mutated(
         self, request: Request, runtime: Runtime, param: Json
@@ -169,8 +169,8 @@ def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str,
             return resource
         raise ExpressionFailed(error.code, f"JSON Patch: {error.message}") from error
     if len(known) < len(given):
-        text = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
-        raise ExpressionFailed("cel.patch", text)
+        message = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
+        raise ExpressionFailed("cel.patch", message)
     _check_kind(out, spend)
     return out
 

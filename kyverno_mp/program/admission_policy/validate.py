@@ -57,14 +57,16 @@ class LinkedValidation:
         self, request: Request, runtime: Runtime, params: Sequence[Json]
     ) -> RuleResult | None:
         """Return the verdict; if several bindings apply, the last binding's verdict."""
-        found = None
+        rule_result = None
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
             status, message = self._decide(request, runtime, param)
             properties = binding_properties(binding, "binding")
             name = self.ir.policy.name
-            found = RuleResult(name, result.VALIDATION, status, message, properties)
-        return found
+            rule_result = RuleResult(
+                name, result.VALIDATION, status, message, properties
+            )
+        return rule_result
 
     def _decide(
         self, request: Request, runtime: Runtime, param: Json

@@ -96,8 +96,8 @@ class AssertionBody:
         try:
             violations = self._program.evaluate(payload_of(scope.shared.request), scope)
         except ExpressionFailed as error:
-            text = f"failed to apply assertion: {error.message}"
-            return [Outcome(result.ERROR, text, code=error.code)]
+            message = f"failed to apply assertion: {error.message}"
+            return [Outcome(result.ERROR, message, code=error.code)]
         if not violations:
             return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]
         return [Outcome(result.FAIL, violation.text) for violation in violations]

@@ -186,18 +186,18 @@ class CelBody:
         """Return the first failure, a skip, or a pass."""
         namespace = _unknown_namespace(scope.shared.request)
         if namespace:
-            text = (
+            message = (
                 "Error getting the resource's namespace:"
                 f' namespaces "{namespace}" not found'
             )
-            return [Outcome(result.ERROR, text)]
+            return [Outcome(result.ERROR, message)]
         try:
             params = self._collected(scope)
         except DeadlinePassed:
             raise
         except (ExpressionFailed, DependencyError) as error:
-            text = f"error in parameterized resource: {error.message}"
-            return [Outcome(result.ERROR, text, code=error.code)]
+            message = f"error in parameterized resource: {error.message}"
+            return [Outcome(result.ERROR, message, code=error.code)]
         for outcome in self._evaluated(scope, params):
             return [outcome]
         return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]

@@ -235,8 +235,8 @@ class ForEachBody:
                     if outcome is None or outcome.status == result.SKIP:
                         continue
                     if outcome.status != result.PASS:
-                        text = f"validation failure: {outcome.message}"
-                        return [Outcome(outcome.status, text)]
+                        message = f"validation failure: {outcome.message}"
+                        return [Outcome(outcome.status, message)]
                     applied = True
             except ExpressionFailed as error:
                 return [Outcome(result.ERROR, error.message, code=error.code)]
@@ -245,8 +245,8 @@ class ForEachBody:
         if applied:
             return [Outcome(result.PASS, "rule passed")]
         if list_error:
-            text = f"failed to evaluate list: {list_error}"
-            return [Outcome(result.ERROR, text)]
+            message = f"failed to evaluate list: {list_error}"
+            return [Outcome(result.ERROR, message)]
         return []
 
     def _element(
@@ -258,8 +258,8 @@ class ForEachBody:
             try:
                 scope.add_entries(entry.context)
             except ExpressionFailed as error:
-                text = f"failed to load context: {error.message}"
-                return Outcome(result.ERROR, text, code=error.code)
+                message = f"failed to load context: {error.message}"
+                return Outcome(result.ERROR, message, code=error.code)
         if entry.preconditions is not None:
             try:
                 if not entry.preconditions.holds(scope):

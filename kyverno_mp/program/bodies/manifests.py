@@ -65,8 +65,8 @@ class ManifestBody:
                 reasons.append(reason)
         except ExpressionFailed as error:
             return [Outcome(result.ERROR, _ERROR + error.message, code=error.code)]
-        text = f"verified manifest signatures; {','.join(reasons)}"
-        return [Outcome(result.PASS, text)]
+        message = f"verified manifest signatures; {','.join(reasons)}"
+        return [Outcome(result.PASS, message)]
 
 
 class _Run:
@@ -142,14 +142,14 @@ class _Run:
         try:
             nested = ATTESTOR_SET.convert(entry.attestor)
         except msgspec.ValidationError as error:
-            text = f"failed to unmarshal nested attestor {path}: {error}"
-            raise ExpressionFailed("manifest.nested", text) from error
+            message = f"failed to unmarshal nested attestor {path}: {error}"
+            raise ExpressionFailed("manifest.nested", message) from error
         path = f"{path}.attestor"
         try:
             return self.verify_set(nested, path)
         except ExpressionFailed as error:
-            text = f"failed to verify signature; {path}: {error.message}"
-            raise ExpressionFailed(error.code, text) from error
+            message = f"failed to verify signature; {path}: {error.message}"
+            raise ExpressionFailed(error.code, message) from error
 
     def _query(self, entry: Attestor) -> ManifestQuery:
         """SAFETY: upstream also applies options of earlier entries; we do not."""

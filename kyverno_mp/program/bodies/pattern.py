@@ -62,8 +62,8 @@ def _evaluated(
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
-    text = f"variable substitution failed: {error.message}"
-    return [Outcome(result.ERROR, text, code=error.code)]
+    message = f"variable substitution failed: {error.message}"
+    return [Outcome(result.ERROR, message, code=error.code)]
 
 
 class PatternBody:
@@ -220,8 +220,8 @@ class AnyPatternBody:
         for index, program in enumerate(programs):
             verdict = _evaluated(program, scope, target)
             if verdict.status == result.PASS:
-                text = f"validation rule '{self._rule}' anyPattern[{index}] passed."
-                return [Outcome(result.PASS, text)]
+                message = f"validation rule '{self._rule}' anyPattern[{index}] passed."
+                return [Outcome(result.PASS, message)]
             texts = skips if verdict.status == result.SKIP else failures
             texts.append(any_pattern_text(self._rule, index, verdict))
         return [self._combined(scope, failures, skips)]

@@ -33,13 +33,13 @@ def configured(
     api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
     notation = schemas.kinds.get((api_version, kind), "")
     if not notation:
-        text = "type converter must not be nil"
+        message = "type converter must not be nil"
         if api_version in schemas.versions:
-            text = (
+            message = (
                 "failed to convert patch object to typed object: no corresponding type"
                 f" for {api_version}, Kind={kind}"
             )
-        raise ExpressionFailed("cel.patch", f"{_PREFIX}: {text}")
+        raise ExpressionFailed("cel.patch", f"{_PREFIX}: {message}")
     patch = {**patch, "apiVersion": api_version, "kind": kind}
     try:
         merged: dict[str, Json] = Merger(schemas, notation, spend).merge(

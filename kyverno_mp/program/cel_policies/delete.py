@@ -45,7 +45,7 @@ def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
 
 
 def _for_any(rules: Iterable[ResourceRuleIR]) -> tuple[ResourceRuleIR, ...]:
-    return tuple(msgspec.structs.replace(one, operations=("*",)) for one in rules)
+    return tuple(msgspec.structs.replace(rule, operations=("*",)) for rule in rules)
 
 
 class LinkedDeletingPolicy:

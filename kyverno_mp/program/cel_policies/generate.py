@@ -50,7 +50,9 @@ class LinkedGeneratingPolicy:
         early = before_variables(dialect)
         self._conditions = link_conditions(ir.conditions, early)
         self._variables = link_variables(ir.variables, dialect)
-        self._generations = [_linked(one, dialect) for one in ir.generations]
+        self._generations = [
+            _linked(generation, dialect) for generation in ir.generations
+        ]
         self._annotations = [*link_variables(ir.annotations, dialect).items()]
         self._exceptions = link_exceptions(ir.exceptions, early)
 
@@ -126,7 +128,7 @@ def expressions_of(ir: GeneratingPolicyIR) -> Iterator[Expression]:
             yield generation.expression
         yield from expressions_in(generation.documents)
     for exception in ir.exceptions:
-        yield from (one.expression for one in exception.conditions)
+        yield from (condition.expression for condition in exception.conditions)
 
 
 def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:

@@ -77,9 +77,9 @@ class LinkedGeneratingTrigger:
         self.matching = MatchingCost((ir.constraints, *followed))
         """Includes the cost of matching the old object, a possible former trigger."""
         rules = () if ir.constraints is None else ir.constraints.rules
-        self._lists_delete = any(_DELETE in one.operations for one in rules)
+        self._lists_delete = any(_DELETE in rule.operations for rule in rules)
         self._reads_old = of is not None or any(
-            _OLD_OBJECT in one.text for one in expressions_of(ir)
+            _OLD_OBJECT in expression.text for expression in expressions_of(ir)
         )
         self._needs_review = needs_review(self.ir)
         self.reads_namespace = (
@@ -159,7 +159,7 @@ class GeneratingPlan:
         self._request = request
         self._policies = policies
         self.needs_io = self.fails = self.reads_registry = False
-        self.reads_namespace = any(one.reads_namespace for one in policies)
+        self.reads_namespace = any(policy.reads_namespace for policy in policies)
 
     def triggered(self, pace: Pace | None = None) -> list[Triggered]:
         """Return the triggered tasks. Raises: Preempted, as ``pace`` does."""
@@ -177,7 +177,7 @@ class GeneratingPlan:
 
     def unchecked(self) -> list[Triggered]:
         """Return the tasks that the request may trigger; the pool repeats the match."""
-        return [one.unchecked(self._request) for one in self._policies]
+        return [policy.unchecked(self._request) for policy in self._policies]
 
 
 class GeneratingPlanner(CelPlannerOf[LinkedGeneratingTrigger]):

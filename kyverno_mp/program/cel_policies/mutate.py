@@ -146,10 +146,12 @@ class LinkedMutatingPolicy:
             constraints = body.ir.constraints or _EVERYTHING
             is_match, fault = fault_or_match(constraints, current.request)
             if fault:
-                text = f"failed to execute matching: {fault}"
+                message = f"failed to execute matching: {fault}"
                 # KYVERNO: the error has this rule type (docs/behaviour/cel 10.1).
-                found = RuleResult("match", result.VALIDATION, result.ERROR, text)
-                yield Mutated(body.ir.copy, found)
+                rule_result = RuleResult(
+                    "match", result.VALIDATION, result.ERROR, message
+                )
+                yield Mutated(body.ir.copy, rule_result)
             elif is_match:
                 answer = self._evaluated(body, current, shared, body.conditions)
                 yield answer
@@ -212,8 +214,10 @@ class LinkedMutatingPolicy:
         if self._target is None:
             return None
         if self._target.program is None:
-            text = f"failed to compile CEL expression for policy {self.ir.policy.name}"
-            raise ExpressionFailed("cel.target", f"{text}: {self._target.error}")
+            message = (
+                f"failed to compile CEL expression for policy {self.ir.policy.name}"
+            )
+            raise ExpressionFailed("cel.target", f"{message}: {self._target.error}")
         namespace = self.ir.policy.namespace
         variables = self._bodies[0].variables
         scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
@@ -235,18 +239,20 @@ class LinkedMutatingPolicy:
     ) -> Mutated:
         """Return the verdict on an object for which the conditions must be met."""
         if body.ir.copy == EXTRACTED:
-            found = RuleResult("", result.MUTATION, result.SKIP, _UNSUPPORTED)
-            return Mutated(body.ir.copy, found)
+            rule_result = RuleResult("", result.MUTATION, result.SKIP, _UNSUPPORTED)
+            return Mutated(body.ir.copy, rule_result)
         namespace = self.ir.policy.namespace
         scope = PolicyScope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object or None)
         try:
             return self._decided(body, scope, facts, shared, conditions)
         except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"failed to evaluate policy: {error.message}"
+            message = f"failed to evaluate policy: {error.message}"
             kind, code = result.MUTATION, error.code
-            found = RuleResult("evaluation", kind, result.ERROR, text, code=code)
-            return Mutated(body.ir.copy, found)
+            rule_result = RuleResult(
+                "evaluation", kind, result.ERROR, message, code=code
+            )
+            return Mutated(body.ir.copy, rule_result)
 
     def _decided(
         self,
@@ -269,8 +275,8 @@ class LinkedMutatingPolicy:
             [value for one in matching for value in one.allowed_values],
         )
         if not met(conditions, scope):
-            found = RuleResult("", result.MUTATION, result.SKIP, "skip")
-            return Mutated(body.ir.copy, found)
+            rule_result = RuleResult("", result.MUTATION, result.SKIP, "skip")
+            return Mutated(body.ir.copy, rule_result)
         resource = facts.request.object
         for mutation in body.mutations:
             value = scope.value(mutation.expression)
@@ -291,8 +297,10 @@ class LinkedMutatingPolicy:
             resource = changed
             scope.replace_object(resource)
         properties = annotated(body.annotations, scope, quote)
-        found = RuleResult("", result.MUTATION, result.PASS, "success", properties)
-        return Mutated(body.ir.copy, found, resource)
+        rule_result = RuleResult(
+            "", result.MUTATION, result.PASS, "success", properties
+        )
+        return Mutated(body.ir.copy, rule_result, resource)
 
     def _types_of(self, resource: dict[str, Json], facts: Facts) -> Schemas:
         """Return the schemas for merging an object.
@@ -316,14 +324,14 @@ def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
     for body in ir.bodies:
         for named in (*body.conditions, *body.variables):
             yield named.expression
-        yield from (one.expression for one in body.mutations)
-        yield from (one.expression for one in body.annotations)
+        yield from (mutation.expression for mutation in body.mutations)
+        yield from (annotation.expression for annotation in body.annotations)
     for exception in ir.exceptions:
-        yield from (one.expression for one in exception.conditions)
+        yield from (condition.expression for condition in exception.conditions)
 
 
 def _reads_namespace(ir: MutatingPolicyIR) -> bool:
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
-    return any(_NAMESPACE in one.text for one in expressions_of(ir))
+    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))

@@ -111,7 +111,9 @@ class MutatingPlan:
         self._request = request
         # K8S: the object of a deletion cannot be changed.
         self._policies = [
-            one for one in policies if request.object and one.ir.mutates_request
+            policy
+            for policy in policies
+            if request.object and policy.ir.mutates_request
         ]
         self._triggering = [one for one in policies if one.ir.mutates_existing]
         self._reached: _Reached | None = None
@@ -329,12 +331,12 @@ def _mutated(
 
 def _not_evaluated(error: Exception) -> RuleResult:
     """Return the error of a policy that could not be evaluated."""
-    text = "internal error, see the log"
+    message = "internal error, see the log"
     if isinstance(error, Error):
-        text = f"{error.message} ({error.code})"
+        message = f"{error.message} ({error.code})"
     return RuleResult(
         "evaluation",
         result.MUTATION,
         result.ERROR,
-        cut(f"failed to evaluate policy: {text}"),
+        cut(f"failed to evaluate policy: {message}"),
     )

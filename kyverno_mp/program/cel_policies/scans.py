@@ -38,7 +38,9 @@ def is_derived(ir: MutatingPolicyIR) -> bool:
         is_scanned(ir)
         and ir.mutates_request
         and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
+        and not any(
+            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
+        )
     )
 
 

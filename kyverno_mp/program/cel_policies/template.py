@@ -48,7 +48,7 @@ class LinkedTemplate:
     def __init__(
         self, documents: Sequence[TemplateDocumentIR], dialect: Dialect
     ) -> None:
-        self._documents = [_LinkedDocument(one, dialect) for one in documents]
+        self._documents = [_LinkedDocument(document, dialect) for document in documents]
 
     def apply(self, scope: PolicyScope, facts: Facts, namespace: str) -> None:
         """Generate the objects of all documents, each in its own namespace.
@@ -76,9 +76,9 @@ class LinkedTemplate:
             try:
                 found.append(one.rendered(scope, runtime))
             except ExpressionFailed as error:
-                text = f"failed to render generation template: document {number}"
+                message = f"failed to render generation template: document {number}"
                 raise ExpressionFailed(
-                    error.code, f"{text}: {error.message}"
+                    error.code, f"{message}: {error.message}"
                 ) from error
         return found
 
@@ -133,8 +133,8 @@ class _LinkedDocument:
             try:
                 value = hole.value(scope, runtime)
             except ExpressionFailed as error:
-                text = f"{_place(hole.path)}{error.message}"
-                raise ExpressionFailed(error.code, text) from error
+                message = f"{_place(hole.path)}{error.message}"
+                raise ExpressionFailed(error.code, message) from error
             holder: Json = root
             path = ("", *hole.path)
             for step in path[:-1]:
@@ -142,8 +142,8 @@ class _LinkedDocument:
             holder[path[-1]] = value
         found = root[""]
         if type(found) is not dict:
-            text = "expected a mapping describing a resource, got"
-            raise ExpressionFailed(_CODE, f"{text} {_GO_TYPES[type(found)]}")
+            message = "expected a mapping describing a resource, got"
+            raise ExpressionFailed(_CODE, f"{message} {_GO_TYPES[type(found)]}")
         return found
 
 
@@ -163,13 +163,15 @@ def _value(linked: LinkedExpression, scope: PolicyScope, runtime: Runtime) -> Js
     try:
         value = scope.value(linked)
     except ExpressionFailed as error:
-        text = f"failed to evaluate placeholder {quote(linked.text)}: {error.message}"
-        raise ExpressionFailed(error.code, text) from error
+        message = (
+            f"failed to evaluate placeholder {quote(linked.text)}: {error.message}"
+        )
+        raise ExpressionFailed(error.code, message) from error
     try:
         return _native(value, runtime)
     except CelFailed as error:
-        text = f"failed to convert placeholder {quote(linked.text)} result"
-        raise ExpressionFailed(_CODE, f"{text}: {error.message}") from error
+        message = f"failed to convert placeholder {quote(linked.text)} result"
+        raise ExpressionFailed(_CODE, f"{message}: {error.message}") from error
 
 
 def _native(value: Value, runtime: Runtime) -> Json:
@@ -179,8 +181,8 @@ def _native(value: Value, runtime: Runtime) -> Json:
         return value
     if kind is Uint:
         if value > _INT64_MAX:
-            text = f"uint value {value} overflows the supported integer range"
-            raise CelFailed(text)
+            message = f"uint value {value} overflows the supported integer range"
+            raise CelFailed(message)
         return int(value)
     meter = Meter(budget=runtime)
     found = protobuf_data(meter, value)

@@ -36,7 +36,7 @@ class _Variables:
     """Follows each variable at its first use; for equal names, the last one applies."""
 
     def __init__(self, variables: Sequence[NamedExpressionIR], target: Reads) -> None:
-        self._given = {one.name: one.expression for one in variables}
+        self._given = {variable.name: variable.expression for variable in variables}
         self._found: dict[str, Found | None] = {}
         self._names = {_OBJECT: Found((target,))}
         self._characters_left = READS_TEXT_CHARACTERS_MAX

@@ -163,8 +163,8 @@ class LinkedGeneration:
             if self._gate.entries is not None:
                 scope.add_entries(self._gate.entries)
         except InputError as error:
-            text = f"failed to load rule level context: {error.message}"
-            raise ExpressionFailed(error.code, text) from error
+            message = f"failed to load rule level context: {error.message}"
+            raise ExpressionFailed(error.code, message) from error
         if self._pattern is None:
             return self._elements(scope, trigger)
         if not _holds(self._gate.preconditions, scope):
@@ -235,5 +235,5 @@ def _holds(preconditions: ConditionsProgram | None, scope: RuleContext) -> bool:
     try:
         return preconditions.holds(scope)
     except InputError as error:
-        text = f"failed to evaluate preconditions: {error.message}"
-        raise ExpressionFailed(error.code, text) from error
+        message = f"failed to evaluate preconditions: {error.message}"
+        raise ExpressionFailed(error.code, message) from error

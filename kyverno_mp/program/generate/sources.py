@@ -62,7 +62,7 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
     namespace = clone_list.get("namespace") or ""
     _keep_within(scope, namespace)
     holds, weight = _selector(clone_list.get("selector") or {})
-    found: list[Json] = []
+    sources: list[Json] = []
     for kind in clone_list.get("kinds") or ():
         selector = parse_kind(kind)
         asked = ObjectQuery(*selector, namespace=namespace)
@@ -73,8 +73,8 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
             actual = labels_of(metadata.get("labels"))
             charge_pairs(scope.runtime.charge, weight, actual.items())
             if holds(actual):
-                found.append(each)
-    return found
+                sources.append(each)
+    return sources
 
 
 def keep_clone_within(scope: RuleContext, wanted: DownstreamTarget) -> None:

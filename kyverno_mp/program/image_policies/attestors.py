@@ -38,14 +38,14 @@ class _Text(NamedTuple):
         try:
             found = evaluate(self.linked)
         except ExpressionFailed as error:
-            text = f"failed to evaluate compiled attestor: {attestor}"
+            message = f"failed to evaluate compiled attestor: {attestor}"
             raise CelFailed(
-                f"{prefix}, error: {text}, error: {error.message}"
+                f"{prefix}, error: {message}, error: {error.message}"
             ) from error
         if found.__class__ is not str:
-            text = f"failed to convert expression in compiled attestor: {attestor}"
+            message = f"failed to convert expression in compiled attestor: {attestor}"
             reason = f"type conversion error from '{type_name(found)}' to 'string'"
-            raise CelFailed(f"{prefix}, error: {text}, error: {reason}")
+            raise CelFailed(f"{prefix}, error: {message}, error: {reason}")
         return str(found)
 
 
@@ -74,8 +74,8 @@ class LinkedAttestor:
             self._chain = text(cosign.chain, "cert chain")
             self._root = text(cosign.trusted_root, "trustedRoot")
             self._subjects = [
-                None if one is None else text(TextIR("", one), "subject")
-                for one in cosign.subjects
+                None if subject is None else text(TextIR("", subject), "subject")
+                for subject in cosign.subjects
             ]
         elif notary is not None:
             self._trusted = text(notary.certificates, "notary cert")
@@ -135,7 +135,7 @@ def _cosign(ir: CosignIR) -> CosignQuery:
         algorithm=ir.algorithm,
         identities=None
         if identities is None
-        else tuple(Identity(*one, ir.extensions) for one in identities),
+        else tuple(Identity(*identity, ir.extensions) for identity in identities),
         repository=ir.repository,
         pull_secrets=ir.pull_secrets,
         tag_prefix=ir.tag_prefix,

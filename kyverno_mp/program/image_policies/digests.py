@@ -45,13 +45,13 @@ def tagged_images(
     """
     kind = resource.get("kind")
     chosen = []
-    for one in list_images(
+    for image in list_images(
         resource, kind if type(kind) is str else "", settings=settings
     ):
         runtime.charge(_STEPS_PER_IMAGE)
-        if one.get("digest"):
+        if image.get("digest"):
             continue
-        pointer, complete = one["jsonPointer"], one["reference"]
+        pointer, complete = image["jsonPointer"], image["reference"]
         written = _at(resource, pointer)
         text = next(
             (text for text in (complete, written) if references.select(text, runtime)),

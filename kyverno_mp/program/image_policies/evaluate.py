@@ -245,10 +245,10 @@ class LinkedImagePolicy:
         """Return the exceptions that apply; reviews record their errors separately."""
         if facts.faults is None:
             return [
-                one.ir
-                for one in exceptions
-                if not is_expired(one.ir, facts.runtime)
-                and met(one.conditions, scope, self.ir.policy)
+                exception.ir
+                for exception in exceptions
+                if not is_expired(exception.ir, facts.runtime)
+                and met(exception.conditions, scope, self.ir.policy)
             ]
         return exempting(exceptions, facts, opened, partial(met, policy=self.ir.policy))
 

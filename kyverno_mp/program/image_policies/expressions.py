@@ -24,7 +24,7 @@ def reads_namespace(ir: ImageValidatingPolicyIR) -> bool:
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
-    return any(_NAMESPACE in one.text for one in expressions_of(ir))
+    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))
 
 
 def expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
@@ -35,7 +35,7 @@ def expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
                 yield reference.expression
         yield from _of_body(body)
     for exception in ir.exceptions:
-        yield from (one.expression for one in exception.conditions)
+        yield from (condition.expression for condition in exception.conditions)
 
 
 def _of_body(body: ImageBodyIR) -> Iterator[Expression]:
@@ -54,7 +54,7 @@ def _of_attestor(given: AttestorIR) -> Iterator[Expression]:
     texts: list[TextIR | None] = []
     if cosign is not None:
         texts += [cosign.key, cosign.certificate, cosign.chain, cosign.trusted_root]
-        yield from (one for one in cosign.subjects if one is not None)
+        yield from (subject for subject in cosign.subjects if subject is not None)
     if notary is not None:
         texts += [notary.certificates, notary.stamping]
     for text in texts:

@@ -86,7 +86,7 @@ class ImagePlan:
         expressions, and policies with a failed exception."""
         self.needs_io = self.reads_registry = True
         self.fails = any(map(_fails, policies))
-        self.reads_namespace = any(one.reads_namespace for one in policies)
+        self.reads_namespace = any(policy.reads_namespace for policy in policies)
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
         """Evaluate all policies in order. Raises: Preempted, DeadlinePassed."""
@@ -297,12 +297,12 @@ def _explained(found: RuleResult, reasons: Sequence[str]) -> RuleResult:
 
 def _not_evaluated(error: Exception) -> RuleResult:
     """Return the error of a policy that could not be evaluated."""
-    text = "internal error, see the log"
+    message = "internal error, see the log"
     if isinstance(error, Error):
-        text = f"{error.message} ({error.code})"
+        message = f"{error.message} ({error.code})"
     return RuleResult(
         "evaluation",
         result.IMAGE_VERIFY,
         result.ERROR,
-        cut(f"failed to evaluate policy: {text}"),
+        cut(f"failed to evaluate policy: {message}"),
     )

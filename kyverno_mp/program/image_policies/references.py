@@ -143,12 +143,12 @@ def extracted(
     for name, linked in extractors.items():
         value = evaluate(linked)
         if value.__class__ is not list:
-            text = f"type conversion error from '{type_name(value)}' to '[]string'"
-            raise ExpressionFailed("cel.images", text)
+            message = f"type conversion error from '{type_name(value)}' to '[]string'"
+            raise ExpressionFailed("cel.images", message)
         for one in value:
             if one.__class__ is not str:
                 # SAFETY: an image that is not a string is an error, never "no image".
-                text = f"type conversion error from '{type_name(one)}' to 'string'"
-                raise ExpressionFailed("cel.images", text)
+                message = f"type conversion error from '{type_name(one)}' to 'string'"
+                raise ExpressionFailed("cel.images", message)
         found[name] = value
     return found

@@ -89,9 +89,13 @@ class Body:
         self.ir = ir
         self.conditions = link_conditions(ir.conditions, of_conditions(dialect))
         early = before_images(dialect)
-        self.extractors = {one.name: link(one.expression, early) for one in ir.images}
+        self.extractors = {
+            image.name: link(image.expression, early) for image in ir.images
+        }
         self.variables = link_variables(ir.variables, dialect)
-        self.attestors = [LinkedAttestor(one, dialect) for one in ir.attestors]
+        self.attestors = [
+            LinkedAttestor(attestor, dialect) for attestor in ir.attestors
+        ]
         self.validations = [
             Validation(
                 link(given.expression, dialect),
@@ -106,7 +110,7 @@ class Body:
         access = ir.access
         self.terms = PolicyTerms(
             References(ir.references, by_tag=pins),
-            {one.name: one for one in ir.attestations},
+            {attestation.name: attestation for attestation in ir.attestations},
             RegistryAccess(is_tenants=bool(namespace))
             if access is None
             else RegistryAccess(
@@ -153,8 +157,8 @@ class ImageScope(KindScope):
         An attestor's fields are evaluated when a function receives the attestor.
         """
         values = {
-            one.name: Attestor(one.name, partial(one.query, self.value))
-            for one in attestors
+            attestor.name: Attestor(attestor.name, partial(attestor.query, self.value))
+            for attestor in attestors
         }
         self._values = (*self._values[:4], images, values, *self._values[6:])
 

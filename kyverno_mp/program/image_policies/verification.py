@@ -93,7 +93,7 @@ class Verification:
 
     def signatures(self, image: str, attestors: Sequence[Attestor]) -> int:
         """Return how many attestors have signed the image. Raises: CelFailed."""
-        queries = [(one.name, _query(one)) for one in attestors]
+        queries = [(attestor.name, _query(attestor)) for attestor in attestors]
         if not self._is_selected(image):
             return 0
         asked, count = self._asked(image), 0
@@ -108,7 +108,7 @@ class Verification:
         self, image: str, attestation: str, attestors: Sequence[Attestor]
     ) -> int:
         """Return how many attestors made the attestation. Raises: CelFailed."""
-        queries = [(one.name, _query(one)) for one in attestors]
+        queries = [(attestor.name, _query(attestor)) for attestor in attestors]
         if not self._is_selected(image):
             return 0
         count = 0
@@ -148,13 +148,13 @@ class Verification:
 
     def _statement(self, image: str, kind: str) -> Json:
         # KYVERNO: keys are full predicate types, so a short name is never found.
-        found = self._statements.get((image, kind))
-        if found is None:
+        statement = self._statements.get((image, kind))
+        if statement is None:
             raise CelFailed(
                 f"{_PAYLOAD}: intoto attestation payload cannot be fetch before"
                 " verifying intoto attestation"
             )
-        return found
+        return statement
 
     def _attest(self, image: str, wanted: AttestationIR, query: AttestorQuery) -> None:
         port, asked = self._port(), self._asked(image)
@@ -168,8 +168,8 @@ class Verification:
             return
         assert isinstance(query, CosignQuery)
         if wanted.intoto is None:
-            text = "cosign verifier only supports intoto referrers as attestations"
-            raise ExpressionFailed("image.attestation", text)
+            message = "cosign verifier only supports intoto referrers as attestations"
+            raise ExpressionFailed("image.attestation", message)
         for kind, found in port.statements(
             asked, query, wanted.intoto, self._deadline_ns
         ):
@@ -199,10 +199,10 @@ class Verification:
         return count
 
     def _attestation(self, name: str) -> AttestationIR:
-        found = self._terms.attestations.get(name)
-        if found is None:
+        attestation = self._terms.attestations.get(name)
+        if attestation is None:
             raise CelFailed(f"attestation not found in policy: {name}")
-        return found
+        return attestation
 
     def _is_selected(self, image: str) -> bool:
         try:
@@ -223,8 +223,8 @@ class Verification:
 
     def _port(self) -> PolicyImages:
         if self._images is None:
-            text = "there is no registry to ask"
-            raise ExpressionFailed("image.registry", text)
+            message = "there is no registry to ask"
+            raise ExpressionFailed("image.registry", message)
         return self._images
 
     @property

@@ -32,17 +32,17 @@ def recorded_before(policies: _Policies, context: RequestContext) -> ImageRecord
     SAFETY: if this takes too many steps, nothing is returned, and images have to be
     verified. Raises: DeadlinePassed, Preempted.
     """
-    found = ImageRecord()
+    image_record = ImageRecord()
     if not policies:
-        return found
+        return image_record
     record = ScopedRecord(context.request.object)
     context.runtime.begin_policy(None, is_tenant=False)
     try:
         for policy, rules in policies:
-            _take(found, record, policy, rules, context)
+            _take(image_record, record, policy, rules, context)
     except BudgetExceeded:
         return ImageRecord()
-    return found
+    return image_record
 
 
 def _take(

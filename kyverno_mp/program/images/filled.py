@@ -37,8 +37,8 @@ def require_filled(written: Json, rendered: Json) -> None:
 def _check(written: Json, rendered: Json, path: str) -> None:
     if type(written) is str and written:
         if _has_gap(rendered):
-            text = f"{path} is empty after the substitution of variables"
-            raise ExpressionFailed("image.attestor", text)
+            message = f"{path} is empty after the substitution of variables"
+            raise ExpressionFailed("image.attestor", message)
     elif type(written) is dict and type(rendered) is dict:
         for key, value in written.items():
             if key in rendered and key not in _OPTIONAL:

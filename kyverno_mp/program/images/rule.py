@@ -84,8 +84,8 @@ class ImageState:
         found = reader.images.digest(image.text, reader.access, reader.deadline_ns)
         first = self.digests.setdefault(image.text, found)
         if found != first:
-            text = f"{image.text} was resolved to {first}, and then to {found}"
-            raise ExpressionFailed("image.digest", text)
+            message = f"{image.text} was resolved to {first}, and then to {found}"
+            raise ExpressionFailed("image.digest", message)
         return found
 
     def current(self, image: Image) -> str:
@@ -123,8 +123,8 @@ class _LinkedBlock:
             return IMAGE_VERIFICATION.convert(raw)
         except (ExpressionFailed, msgspec.ValidationError) as error:
             reason = getattr(error, "message", str(error))
-            text = f"failed to substitute variables: {reason}"
-            raise ExpressionFailed("image.settings", text) from error
+            message = f"failed to substitute variables: {reason}"
+            raise ExpressionFailed("image.settings", message) from error
 
 
 class LinkedImageRule:

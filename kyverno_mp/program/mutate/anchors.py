@@ -211,13 +211,13 @@ def _keys(pattern: Json, wanted: frozenset[str]) -> list[tuple[str, str]]:
     """Return (text, key) of a map's anchors of the wanted kinds."""
     if type(pattern) is not dict:
         return []
-    found = []
+    keys = []
     for text in pattern:
         if "(" in text:
             anchor = _anchor(text)
             if anchor is not None and anchor[0] in wanted:
-                found.append((text, anchor[1]))
-    return found
+                keys.append((text, anchor[1]))
+    return keys
 
 
 def _field(node: Json, key: str) -> Json:

@@ -92,8 +92,8 @@ class LinkedMutation:
         if patched is None:
             return None
         text = _message(patched)
-        found = RuleResult(self.ir.name, result.MUTATION, patched.status, text)
-        return found, patched.resource
+        rule_result = RuleResult(self.ir.name, result.MUTATION, patched.status, text)
+        return rule_result, patched.resource
 
     @property
     def is_plain(self) -> bool:
@@ -127,8 +127,8 @@ class LinkedMutation:
         (docs/behaviour/engine 7.2).
         """
         if self.ir.unsupported:
-            text = f"{self.ir.unsupported} is not evaluated by this version"
-            return [self._result(scope, Outcome(result.ERROR, text))], resource
+            message = f"{self.ir.unsupported} is not evaluated by this version"
+            return [self._result(scope, Outcome(result.ERROR, message))], resource
         if self._targets is not None and scope.cluster_data.objects is None:
             return [self._result(scope, Outcome(result.ERROR, _NO_CLIENT))], resource
         refused = self._gate.refusal(scope)
@@ -188,8 +188,10 @@ class LinkedMutation:
             try:
                 scope.add_entries(target.context)
             except InputError as error:
-                text = f"failed to load context: {error.message}"
-                return self._result(scope, Outcome(result.ERROR, text, code=error.code))
+                message = f"failed to load context: {error.message}"
+                return self._result(
+                    scope, Outcome(result.ERROR, message, code=error.code)
+                )
         if target.test is not None:
             refused = refused_by(target.test, scope)
             if refused is not None:

@@ -45,7 +45,7 @@ class _Struct(NamedTuple):
 
 @cache
 def _structs() -> dict[str, _Struct]:
-    found = {}
+    structs = {}
     table = Path(__file__).with_name("go_fields.txt").read_text("utf-8")
     for text in table.replace("\n  ", " ").splitlines():
         name, _, listed = text.partition(": ")
@@ -56,8 +56,8 @@ def _structs() -> dict[str, _Struct]:
             for each in names:
                 place = (embedded, each) if embedded else (each,)
                 fields[each] = _Field(go_type, place)
-        found[name] = _Struct(name, fields, {folded(each): each for each in fields})
-    return found
+        structs[name] = _Struct(name, fields, {folded(each): each for each in fields})
+    return structs
 
 
 def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:

@@ -317,7 +317,7 @@ def _texts_at(request: Request, paths: Sequence[Path]) -> tuple[str | None, ...]
 
 
 def _rows(responses: Sequence[PolicyResponse]) -> list[tuple[str, list[RuleResult]]]:
-    return [(one.policy.key, one.results) for one in responses]
+    return [(response.policy.key, response.results) for response in responses]
 
 
 def _text_of(resource: Json) -> bytes:

@@ -243,10 +243,10 @@ class LinkedValidatingPolicy:
         """
         if facts.faults is None:
             return [
-                one.ir
-                for one in self._exceptions
-                if not is_expired(one.ir, facts.runtime)
-                and met(one.conditions, scope, self.ir.policy)
+                exception.ir
+                for exception in self._exceptions
+                if not is_expired(exception.ir, facts.runtime)
+                and met(exception.conditions, scope, self.ir.policy)
             ]
         namespace = self.ir.policy.namespace
 
@@ -304,7 +304,7 @@ def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
-    return any(_NAMESPACE in one.text for one in expressions_of(ir))
+    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))
 
 
 def exempt(
@@ -316,8 +316,8 @@ def exempt(
         (result.PASS, "passed") if chosen.is_pass else (result.SKIP, "skipped")
     )
     keys = tuple(one.key for one in matching)
-    text = f"rule is {word} due to policy exception: {', '.join(keys)}"
-    return RuleResult("exception", rule_type, status, text, exceptions=keys)
+    message = f"rule is {word} due to policy exception: {', '.join(keys)}"
+    return RuleResult("exception", rule_type, status, message, exceptions=keys)
 
 
 def message_of(validation: Validation, scope: KindScope, index: int) -> str:
@@ -345,8 +345,10 @@ def annotated(
         try:
             value = scope.value(expression)
         except ExpressionFailed as error:
-            text = f"failed to evaluate auditAnnotation {shown(key)}: {error.message}"
-            raise ExpressionFailed(error.code, text) from error
+            message = (
+                f"failed to evaluate auditAnnotation {shown(key)}: {error.message}"
+            )
+            raise ExpressionFailed(error.code, message) from error
         if value is None:
             # KYVERNO: null compiles, but fails here (docs/behaviour/cel 6).
             raise ExpressionFailed(

@@ -42,8 +42,8 @@ def link_exceptions(
 ) -> list[LinkedException]:
     """Link the exceptions to a policy."""
     return [
-        LinkedException(one, link_conditions(one.conditions, dialect))
-        for one in exceptions
+        LinkedException(exception, link_conditions(exception.conditions, dialect))
+        for exception in exceptions
     ]
 
 
@@ -102,6 +102,6 @@ def exempting(
             left -= cost - scope.cost_left + _EXCEPTION_COST
     if failures and not facts.faults and facts.faults is not None:
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        text = f"PolicyException {failures[0]}{others}"
-        facts.faults.append(ExpressionFailed("cel.exception", text))
+        message = f"PolicyException {failures[0]}{others}"
+        facts.faults.append(ExpressionFailed("cel.exception", message))
     return found

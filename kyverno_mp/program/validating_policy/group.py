@@ -157,7 +157,7 @@ class Group:
         outcomes: "Outcomes",
     ) -> None:
         """``request``: a request of this kind; ``outcomes``: those with messages."""
-        applicable = [(one, one.bodies_for(request)) for one in policies]
+        applicable = [(policy, policy.bodies_for(request)) for policy in policies]
         applicable = [(one, bodies) for one, bodies in applicable if bodies]
         self.members = tuple(
             Member(at, one, bodies, _shared(one, PASSED), _shared(one, SKIPPED))
@@ -167,7 +167,7 @@ class Group:
             self.members, key=lambda one: bool(one.linked.ir.effects & SLOW)
         )
         """The members in order of evaluation: slow members are last."""
-        self.needs_io = any(one.linked.ir.effects & SLOW for one in self.members)
+        self.needs_io = any(member.linked.ir.effects & SLOW for member in self.members)
         self.reads_registry = any(
             one.linked.ir.effects & EFFECT_REGISTRY for one in self.members
         )
@@ -247,14 +247,14 @@ def _recall(members: Sequence[Member]) -> Recall | None:
     if len(members) < _WORTH_LEAST:
         return None
     reads, places = Reads(), 0
-    for one in members:
-        is_extracted = any(body.ir.copy == EXTRACTED for body in one.bodies)
-        if one.linked.reads is None or is_extracted:
+    for member in members:
+        is_extracted = any(body.ir.copy == EXTRACTED for body in member.bodies)
+        if member.linked.reads is None or is_extracted:
             return None
-        places += one.linked.reads.size
+        places += member.linked.reads.size
         if places > _PLACES_ADDED_MAX:
             return None
-        reads.add(one.linked.reads)
+        reads.add(member.linked.reads)
     return None if reads.is_too_large() else Recall(reads, ())
 
 

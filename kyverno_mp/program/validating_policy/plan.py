@@ -169,7 +169,9 @@ class CelPlan:
         """Return whether a missing verdict denies because of a failurePolicy."""
         done = {at for at, results in enumerate(self._done) if results is not None}
         return any(
-            fails(one.linked) for one in self._group.members if one.at not in done
+            fails(member.linked)
+            for member in self._group.members
+            if member.at not in done
         )
 
     def _is_over(self, runtime: Runtime) -> bool:
@@ -289,12 +291,12 @@ def bound(results: Sequence[RuleResult], left: int) -> int:
 
 def _not_evaluated(error: Exception) -> RuleResult:
     """Return the error of a policy that could not be evaluated."""
-    text = "internal error, see the log"
+    message = "internal error, see the log"
     if isinstance(error, Error):
-        text = f"{error.message} ({error.code})"
+        message = f"{error.message} ({error.code})"
     return RuleResult(
         "evaluation",
         result.VALIDATION,
         result.ERROR,
-        cut(f"failed to load context: {text}"),
+        cut(f"failed to load context: {message}"),
     )

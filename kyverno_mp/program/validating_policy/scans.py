@@ -35,7 +35,9 @@ def is_derived(ir: ValidatingPolicyIR) -> bool:
     return (
         is_scanned(ir)
         and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
+        and not any(
+            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
+        )
     )
 
 
@@ -47,9 +49,9 @@ def is_of_creations(constraints: Iterable[ConstraintsIR | None]) -> bool:
     return all(
         not _CREATIONS.isdisjoint(rule.operations)
         and not any("/" in resource for resource in rule.resources)
-        for one in constraints
-        if one is not None
-        for rule in one.rules
+        for constraint in constraints
+        if constraint is not None
+        for rule in constraint.rules
     )
 
 
@@ -63,4 +65,4 @@ def expressions_of(ir: ValidatingPolicyIR) -> Iterator[Expression]:
             if given.message_expression is not None:
                 yield given.message_expression
     for exception in ir.exceptions:
-        yield from (one.expression for one in exception.conditions)
+        yield from (condition.expression for condition in exception.conditions)

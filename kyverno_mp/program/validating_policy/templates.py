@@ -42,8 +42,8 @@ def of_pods(
     if not templates:
         given = facts.request.object or facts.request.old_object
         kind = f"{given.get('apiVersion')}/{given.get('kind')}"
-        text = f"extraction mode: no pod template found in {kind}"
-        return RuleResult("", rule_type, result.ERROR, cut(f"error: {text}"))
+        message = f"extraction mode: no pod template found in {kind}"
+        return RuleResult("", rule_type, result.ERROR, cut(f"error: {message}"))
     passed: RuleResult | None = None
     exempt: RuleResult | None = None
     for path, request in templates:

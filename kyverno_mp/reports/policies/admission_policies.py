@@ -147,25 +147,27 @@ class _Kind:
     def is_known(self) -> bool:
         """Whether policies and bindings were listed or are not served."""
         return all(
-            one.synced or _NOT_SERVED.search(one.last_error) for one in self.informers
+            informer.synced or _NOT_SERVED.search(informer.last_error)
+            for informer in self.informers
         )
 
     @property
     def is_refused(self) -> bool:
         """Whether the API server rejects the lists, perhaps permanently."""
         return any(
-            not one.synced and _REFUSED.search(one.last_error) for one in self.informers
+            not informer.synced and _REFUSED.search(informer.last_error)
+            for informer in self.informers
         )
 
     def rules(self) -> list[ScannedRule]:
         """Return the policies to evaluate, with their bindings."""
-        if not all(one.synced for one in self.informers):
+        if not all(informer.synced for informer in self.informers):
             return []
         bindings = sorted(self.bindings.snapshot().values(), key=lambda one: one.name)
         policies = sorted(self.policies.snapshot().values(), key=lambda one: one.name)
         return [
-            _rule(self.kind, one, [b for b in bindings if b.policy == one.name])
-            for one in policies
+            _rule(self.kind, policy, [b for b in bindings if b.policy == policy.name])
+            for policy in policies
         ]
 
 
@@ -202,25 +204,27 @@ class AdmissionPolicies:
 
     def stop(self) -> None:
         """Stop all watches."""
-        for one in self._kinds.values():
-            _stop(one)
+        for kind in self._kinds.values():
+            _stop(kind)
 
     @property
     def informers(self) -> list[Informer[_Document]]:
         """The informers of all kinds."""
-        return [one for kind in self._kinds.values() for one in kind.informers]
+        return [
+            informer for kind in self._kinds.values() for informer in kind.informers
+        ]
 
     @property
     def unknown(self) -> frozenset[str]:
         """The kinds whose policies ``rules`` lacks; rows in reports may be theirs."""
         kinds = self._kinds.values()
-        return frozenset(one.kind for one in kinds if not one.is_known)
+        return frozenset(kind.kind for kind in kinds if not kind.is_known)
 
     @property
     def is_awaited(self) -> bool:
         """Whether another kind will probably be known soon."""
         return any(
-            not one.is_known and not one.is_refused for one in self._kinds.values()
+            not kind.is_known and not kind.is_refused for kind in self._kinds.values()
         )
 
     @property
@@ -238,7 +242,7 @@ class AdmissionPolicies:
         self._read = now
         left = REPORTS_POLICIES_BYTES_MAX
         rules: list[ScannedRule] = []
-        found = [one for kind in self._kinds.values() for one in kind.rules()]
+        found = [rule for kind in self._kinds.values() for rule in kind.rules()]
         for one in found:
             left -= len(one.document)
             if left < 0:
@@ -311,7 +315,9 @@ def _document(
 
 
 def _rule(kind: str, policy: _Document, bindings: list[_Document]) -> ScannedRule:
-    document = b"[" + b",".join((policy.raw, *(one.raw for one in bindings))) + b"]"
+    document = (
+        b"[" + b",".join((policy.raw, *(binding.raw for binding in bindings))) + b"]"
+    )
     digest = hashlib.blake2b(document, digest_size=_DIGEST_BYTES).digest()
     return ScannedRule(
         namespace="",

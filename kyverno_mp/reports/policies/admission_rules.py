@@ -85,8 +85,10 @@ class AdmissionRules:
         self._params.clear()
         self._only = only
         self._linked = {
-            one: self._linked[one] if one in self._linked else _link(one)
-            for one in documents
+            document: self._linked[document]
+            if document in self._linked
+            else _link(document)
+            for document in documents
         }
 
     def results(
@@ -166,7 +168,7 @@ class AdmissionRules:
         self, ir: AdmissionPolicyIR, request: Request, deadline_ns: int
     ) -> list[Json]:
         """Return the parameter objects of the bindings. Raises: DependencyError."""
-        found: list[Json] = []
+        params: list[Json] = []
         for binding in ir.bindings:
             if binding.params is None or self._objects is None or not ir.param_kind[1]:
                 continue
@@ -177,8 +179,8 @@ class AdmissionRules:
                 continue
             if query not in self._params:
                 self._params[query] = self._objects.objects(query, deadline_ns)
-            found += self._params[query]
-        return found
+            params += self._params[query]
+        return params
 
     def _query(
         self, ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request
@@ -216,10 +218,10 @@ def _link(document: bytes) -> _Linked | None:
         return None
     assert isinstance(policy, ValidatingAdmissionPolicy | MutatingAdmissionPolicy)
     bound = [
-        one
-        for one in bindings
+        binding
+        for binding in bindings
         if isinstance(
-            one, ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBinding
+            binding, ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBinding
         )
     ]
     name = policy.metadata.name
@@ -259,7 +261,7 @@ def creation_of(request: Request, resource: Resource) -> Request:
 
 
 def _failed(ir: AdmissionPolicyIR, error: Exception) -> RuleResult:
-    text = "not evaluated (webhook.defect): internal error, see the log"
+    message = "not evaluated (webhook.defect): internal error, see the log"
     if isinstance(error, Error):
-        text = f"not evaluated ({error.code}): {error.message}"
-    return RuleResult(ir.policy.name, result.VALIDATION, result.ERROR, text)
+        message = f"not evaluated ({error.code}): {error.message}"
+    return RuleResult(ir.policy.name, result.VALIDATION, result.ERROR, message)

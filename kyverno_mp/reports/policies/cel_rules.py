@@ -174,17 +174,17 @@ class CelRules(Generic[SegmentT, IrT]):
             except DependencyError as error:
                 problem = error
         shared = Shared(asked)
-        for one in policies:
-            if problem is not None and one.reads_namespace:
-                yield one.ir, problem
+        for policy in policies:
+            if problem is not None and policy.reads_namespace:
+                yield policy.ir, problem
                 continue
-            runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
-            found = self._guarded(one, facts, shared)
+            runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
+            found = self._guarded(policy, facts, shared)
             if faults:
-                self._log_failure(one, faults[0], request.kind)
+                self._log_failure(policy, faults[0], request.kind)
                 faults.clear()
             if found is not None:
-                yield one.ir, found
+                yield policy.ir, found
 
     def _take(self, segment: SegmentT | None) -> None:
         """Take the policies of a generation. Raises: SnapshotUnusable."""
@@ -256,10 +256,10 @@ class CelRules(Generic[SegmentT, IrT]):
         """Return the error of a policy, or None if the policy does not match."""
         if not _may_match((body.constraints for body in one.ir.bodies), request):
             return None
-        text = "not evaluated (webhook.defect): internal error, see the log"
+        message = "not evaluated (webhook.defect): internal error, see the log"
         if isinstance(error, Error):
-            text = f"not evaluated ({error.code}): {error.message}"
-        return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, text)
+            message = f"not evaluated ({error.code}): {error.message}"
+        return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, message)
 
     def _namespace(self, request: Request, runtime: Runtime) -> Json:
         """Return ``namespaceObject``; None for an object without a namespace.
@@ -284,6 +284,9 @@ def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
 
 def _may_match(constraints: Iterable[ConstraintsIR | None], request: Request) -> bool:
     try:
-        return any(one is not None and matches(one, request) for one in constraints)
+        return any(
+            constraint is not None and matches(constraint, request)
+            for constraint in constraints
+        )
     except Exception:  # noqa: BLE001 - unknown: rather an error too many
         return True

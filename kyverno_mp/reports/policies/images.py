@@ -139,5 +139,7 @@ def _is_derived(ir: ImageValidatingPolicyIR) -> bool:
     return (
         ir.policy.is_decoded
         and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
+        and not any(
+            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
+        )
     )

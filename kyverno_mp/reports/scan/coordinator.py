@@ -158,7 +158,7 @@ class Scan(ObjectScan):
         return now_s - self._awaited_s < REPORTS_ADMISSION_POLICIES_S_MAX
 
     def _in_force(self, keys: Keys) -> Keys:
-        return frozenset(one for one in keys if one in self.plan.live)
+        return frozenset(key for key in keys if key in self.plan.live)
 
     def _is_whole(self, report: Key) -> bool:
         # A report that is missing or was cut needs all rows.
@@ -248,15 +248,17 @@ class Scan(ObjectScan):
 
     def _complete(self, group: str, kind: str, namespace: str) -> None:
         """Evaluate the objects whose cut reports have room for the missing rows now."""
-        for one in self.resources.values():
-            if (one.resource.group, one.resource.kind) == (group, kind):
-                one.mark([namespace], self._clock_s())
+        for resource in self.resources.values():
+            if (resource.resource.group, resource.resource.kind) == (group, kind):
+                resource.mark([namespace], self._clock_s())
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
     """Return the rules of the given lanes, by the group and kind that they scan."""
-    found: dict[tuple[str, str], Keys] = {}
+    scanned_keys: dict[tuple[str, str], Keys] = {}
     for resource, rules in (one for lane in lanes for one in lane.values()):
         kind = resource.group, resource.kind
-        found[kind] = found.get(kind, frozenset()) | {rule.key for rule in rules}
-    return found
+        scanned_keys[kind] = scanned_keys.get(kind, frozenset()) | {
+            rule.key for rule in rules
+        }
+    return scanned_keys

@@ -47,8 +47,8 @@ class Scanned:
 
         ``only``: by the policies with these rules; None = by all.
         """
-        for one in namespaces:
-            self.due[one] = joined_keys(self.due.get(one, _NONE), only)
+        for namespace in namespaces:
+            self.due[namespace] = joined_keys(self.due.get(namespace, _NONE), only)
         if self.due:
             self.started_s = self.started_s or now_s
 
@@ -86,7 +86,7 @@ class Scanned:
         Return the keys of all rules of changed, added or removed policies.
         """
         before, self._known = self._known, known_of(rules)
-        self.reads_labels = any(one.reads_labels for one in rules)
+        self.reads_labels = any(rule.reads_labels for rule in rules)
         self.reads_data = any(one.reads_data for one in rules)
         return changed_keys(before, self._known)
 

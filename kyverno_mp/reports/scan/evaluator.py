@@ -76,7 +76,7 @@ class BatchEvaluator:
         data = self._reads.of(engine.cluster_data)
         self._engine = Engine(data, engine.clock)
         self._types = types
-        self._statuses = frozenset(STATUSES.get(one, one) for one in results)
+        self._statuses = frozenset(STATUSES.get(result, result) for result in results)
         self._is_excluded = is_excluded
         self._requests = Requests(data.namespaces)
         self._admission = AdmissionRules(data.objects, data.scopes)
@@ -117,7 +117,9 @@ class BatchEvaluator:
             self._admission.begin(batch.documents, only)
             policies = self._policies_of(segment, resource)
             if only is not None:
-                policies = [one for one in policies if not only.isdisjoint(one.keys)]
+                policies = [
+                    policy for policy in policies if not only.isdisjoint(policy.keys)
+                ]
         except (DependencyError, SnapshotUnusable) as error:
             return none_of(batch, segment.generation, error.message)
         except Exception:  # noqa: BLE001 - the batches of other kinds have results
@@ -174,30 +176,30 @@ class BatchEvaluator:
     ) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
-        found = FoundRows(request.kind, self._statuses)
+        found_rows = FoundRows(request.kind, self._statuses)
         self._reads.begin()
         for policy in policies:
             try:
-                found.add(policy.ir, self._results(policy, context))
+                found_rows.add(policy.ir, self._results(policy, context))
             except (DependencyError, SnapshotUnusable) as error:
                 names = [rule.name for rule in policy.rules]
-                found.wait(policy.ir, names, error)
+                found_rows.wait(policy.ir, names, error)
         for ir, one in self._admission.results(request, resource, context.runtime):
             if isinstance(one, RuleResult):
-                found.add(ir, [one])
+                found_rows.add(ir, [one])
             else:
-                found.wait(ir, [ir.name], one)
+                found_rows.wait(ir, [ir.name], one)
         in_cel: Iterable[tuple[AnyScanned, RuleResult | Error]] = chain(
             self._cel.results(request, resource, context.runtime),
             self._mutating.results(request, resource, context.runtime),
         )
         for compiled, one in in_cel:
             if isinstance(one, RuleResult):
-                found.add(compiled.policy, [one])
+                found_rows.add(compiled.policy, [one])
             else:
-                found.wait(compiled.policy, [""], one)
-        found.is_outage = self._reads.has_failed
-        return found.evaluated()
+                found_rows.wait(compiled.policy, [""], one)
+        found_rows.is_outage = self._reads.has_failed
+        return found_rows.evaluated()
 
     def _results(
         self, policy: ScannedPolicy, context: RequestContext

@@ -204,9 +204,9 @@ def _policy_of(row: Row) -> _Policy:
 
 
 def _reference(key: _Policy, plan: Plan) -> Iterator[Reference]:
-    found = plan.references.get(key)
-    if found is not None:
-        yield found
+    reference = plan.references.get(key)
+    if reference is not None:
+        yield reference
 
 
 def _unpassed(after: bytes, plan: Plan) -> set[_Policy]:

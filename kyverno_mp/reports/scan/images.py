@@ -164,7 +164,7 @@ class ImageEvaluator:
         # SAFETY: a record by a review or a user is not a verification.
         request.object = without_record(request.object)
         deadline_ns = self._engine.now_ns() + REPORTS_IMAGES_OBJECT_S_MAX * 10**9
-        found = FoundRows(request.kind, self._statuses)
+        found_rows = FoundRows(request.kind, self._statuses)
         begin = self._engine.cluster_data.reviewed_images
         images = None if begin is None else begin()
         for policy in policies:
@@ -174,10 +174,10 @@ class ImageEvaluator:
                 results = self._results(policy, request, noted, deadline_ns)
             except (DependencyError, SnapshotUnusable) as error:
                 names = [rule.name for rule in policy.rules]
-                found.wait(policy.ir, names, error)
+                found_rows.wait(policy.ir, names, error)
                 continue
-            found.add(policy.ir, decisive(map(self._shown, results)))
-            found.is_outage = found.is_outage or bool(self._noted.problem)
+            found_rows.add(policy.ir, decisive(map(self._shown, results)))
+            found_rows.is_outage = found_rows.is_outage or bool(self._noted.problem)
         self._images = Images(None if self._begin is None else self._begun)
         self._noted = Noted()
         runtime = self._engine.open(request, deadline_ns).runtime
@@ -188,11 +188,11 @@ class ImageEvaluator:
         self._images.settle()
         for ir, one, self._noted.problem in answers:
             if isinstance(one, RuleResult):
-                found.add(ir, [self._shown(one)])
-                found.is_outage = found.is_outage or bool(self._noted.problem)
+                found_rows.add(ir, [self._shown(one)])
+                found_rows.is_outage = found_rows.is_outage or bool(self._noted.problem)
             else:
-                found.wait(ir, [""], one)
-        return found.evaluated()
+                found_rows.wait(ir, [""], one)
+        return found_rows.evaluated()
 
     def _results(
         self,

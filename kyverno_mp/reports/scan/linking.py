@@ -50,7 +50,7 @@ class ScannedPolicy:
     @property
     def keys(self) -> list[bytes]:
         """The keys of the rules, see reports/fingerprints.py."""
-        return [key_of_names(merge_key_of(self.ir, one.name)) for one in self.rules]
+        return [key_of_names(merge_key_of(self.ir, rule.name)) for rule in self.rules]
 
     def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
         """Return an error for each rule that may match."""
@@ -162,7 +162,9 @@ def _may_match(test: Test, request: Request) -> bool:
 
 def _in_background(rule: RuleIR) -> RuleIR:
     """Drop the exceptions that only apply to reviews."""
-    exceptions = tuple(one for one in rule.exceptions if one.background)
+    exceptions = tuple(
+        exception for exception in rule.exceptions if exception.background
+    )
     if len(exceptions) == len(rule.exceptions):
         return rule
     return msgspec.structs.replace(rule, exceptions=exceptions)

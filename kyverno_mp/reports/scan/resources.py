@@ -60,8 +60,8 @@ class ObjectScan:
 
     def stop(self) -> None:
         """Stop all watches; the feed must be closed already."""
-        for one in self.resources.values():
-            one.watch.stop()
+        for resource in self.resources.values():
+            resource.watch.stop()
 
     def _run(self, steps: Iterable[Callable[[], None]]) -> None:
         """Run all steps; a failed step runs again at the next tick.
@@ -139,9 +139,9 @@ class ObjectScan:
         changed = {
             name for name, digest in self._labels.items() if before.get(name) != digest
         }
-        for one in self.resources.values():
-            if one.reads_labels and one.resource.namespaced:
-                one.mark(changed, self._clock_s())
+        for resource in self.resources.values():
+            if resource.reads_labels and resource.resource.namespaced:
+                resource.mark(changed, self._clock_s())
 
     def _follow_data(self) -> None:
         """Mark the resources whose rules read other data, if this data changed."""
@@ -150,9 +150,9 @@ class ObjectScan:
         if data == self._data or now_s - self._data_s < _DATA_PAUSE_S:
             return
         if self._data is not None:
-            for one in self.resources.values():
-                if one.reads_data:
-                    one.mark([EVERYWHERE], now_s)
+            for resource in self.resources.values():
+                if resource.reads_data:
+                    resource.mark([EVERYWHERE], now_s)
         self._data, self._data_s = data, now_s
 
     def _follow_time(self) -> None:
@@ -160,8 +160,8 @@ class ObjectScan:
         if now_s - self._full_s < self._dependencies.settings.reports_scan_interval_s:
             return
         self._full_s = now_s
-        for one in self.resources.values():
-            one.mark([EVERYWHERE], now_s)
+        for resource in self.resources.values():
+            resource.mark([EVERYWHERE], now_s)
 
     def _scan_due(self) -> None:
         """List and feed the due objects; continue with other kinds after a failure.
@@ -204,11 +204,15 @@ class ObjectScan:
         # Delayed objects have changed, and do not belong to a scan.
         if self._feed.undelayed:
             return
-        for one in self.resources.values():
-            if one.started_s and not one.due and one.watch.informer.synced:
-                took_s = self._clock_s() - one.started_s
-                one.started_s = 0.0
-                labels = (one.resource.plural,)
+        for resource in self.resources.values():
+            if (
+                resource.started_s
+                and not resource.due
+                and resource.watch.informer.synced
+            ):
+                took_s = self._clock_s() - resource.started_s
+                resource.started_s = 0.0
+                labels = (resource.resource.plural,)
                 if self._has_gauges:
                     self._dependencies.metrics.hold(REPORTS_SCAN, labels, took_s)
-                _log.info("scanned %s in %.1f s", one.resource.name, took_s)
+                _log.info("scanned %s in %.1f s", resource.resource.name, took_s)

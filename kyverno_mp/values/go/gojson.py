@@ -99,14 +99,14 @@ def _check_finite(value: Json, text: str) -> None:
 
 def _numbers(text: str) -> list[str]:
     kept = "".join(char if char in "0123456789+-.eE" else " " for char in text)
-    found = []
+    numbers = []
     for word in kept.split():
         try:
             float(word)
         except ValueError:
             continue
-        found.append(word)
-    return found
+        numbers.append(word)
+    return numbers
 
 
 def decoded_bytes(text: str) -> int:

@@ -176,8 +176,8 @@ class _LayoutParser:
         )
 
     def _failed(self, message: str) -> ExpressionFailed:
-        text = f"parsing time {quote_text(self.whole)}{message}"
-        return ExpressionFailed("values.time", text)
+        reason = f"parsing time {quote_text(self.whole)}{message}"
+        return ExpressionFailed("values.time", reason)
 
     def _read_chunk(self, chunk: str, *, fraction_next: bool) -> None:
         if chunk in _NUMBERS:

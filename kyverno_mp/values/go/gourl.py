@@ -212,10 +212,10 @@ def _zone_problem(zone: str) -> str:
     bad = _bad_escape(zone)
     if bad:
         return bad
-    for one in _ZONE_ESCAPE.finditer(zone):
-        char = chr(int(one[1], 16))
-        if one.group() != "%25" and char != " " and not _is_plain(char):
-            return f"invalid URL escape {quote(one.group())}"
+    for match in _ZONE_ESCAPE.finditer(zone):
+        char = chr(int(match[1], 16))
+        if match.group() != "%25" and char != " " and not _is_plain(char):
+            return f"invalid URL escape {quote(match.group())}"
     odd = _HOST_ODD.search(zone)
     if odd is None:
         return ""

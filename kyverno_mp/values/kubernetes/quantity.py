@@ -265,9 +265,9 @@ def _parse_slow(
             unscaled, exponent = _INT64_MAX, 0
         elif 0 < unscaled < 10**-exponent:
             form = "DecimalSI"
-    found = Quantity(factor * unscaled, exponent, form)
-    found.is_big = True
-    return found
+    quantity = Quantity(factor * unscaled, exponent, form)
+    quantity.is_big = True
+    return quantity
 
 
 def _is_int64(value: int) -> bool:
@@ -277,17 +277,17 @@ def _is_int64(value: int) -> bool:
 def _add(left: Quantity, addend: int, right: Quantity) -> Quantity:
     form = left.format if left.unscaled else right.format
     if not addend:
-        found = Quantity(left.unscaled, left.exponent, form)
+        quantity = Quantity(left.unscaled, left.exponent, form)
     elif not left.unscaled:
-        found = Quantity(addend, right.exponent, form)
+        quantity = Quantity(addend, right.exponent, form)
     else:
         exponent = min(left.exponent, right.exponent)
         _check_span(left.exponent - right.exponent)
         total = left.unscaled * 10 ** (left.exponent - exponent)
         total += addend * 10 ** (right.exponent - exponent)
-        found = Quantity(total, exponent, form)
-    found.is_big = left.is_big or right.is_big or not _is_int64(found.unscaled)
-    return found
+        quantity = Quantity(total, exponent, form)
+    quantity.is_big = left.is_big or right.is_big or not _is_int64(quantity.unscaled)
+    return quantity
 
 
 def _power(exponent: int) -> int:

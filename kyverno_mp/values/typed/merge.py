@@ -64,7 +64,7 @@ class Merger:
         if problems:
             text = problems[0]
             if len(problems) > 1:
-                text = "\n".join(["errors:", *(f"  {one}" for one in problems)])
+                text = "\n".join(["errors:", *(f"  {problem}" for problem in problems)])
             raise _failed(f"failed to convert {what} object to typed object: {text}")
 
     def _problems(

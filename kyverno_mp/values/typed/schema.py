@@ -116,9 +116,9 @@ class Schemas:
 
         ``atoms``: types whose notations, such as ``#1``, are only names.
         """
-        found = Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
-        found._atoms.update(atoms or {})
-        return found
+        schemas = Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
+        schemas._atoms.update(atoms or {})
+        return schemas
 
 
 def _key(text: str) -> Key:

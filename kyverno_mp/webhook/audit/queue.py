@@ -122,9 +122,9 @@ class AuditQueue:
             heaviest = self._fair.heaviest(namespace, size_bytes)
             if heaviest is None:
                 break
-            found = self._tasks.pop(self._of[heaviest][-1])
-            self._take(found, newest=True)
-            self._bytes -= found.size
+            task = self._tasks.pop(self._of[heaviest][-1])
+            self._take(task, newest=True)
+            self._bytes -= task.size
             self.unfinished -= 1
             displaced += 1
         return displaced

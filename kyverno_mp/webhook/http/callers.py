@@ -61,7 +61,7 @@ class CallerCheck:
 
     def take(self, callers: Callers) -> None:
         """Accept these path segments from now on."""
-        self._segments = tuple(one.encode() for one in callers.segments)
+        self._segments = tuple(segment.encode() for segment in callers.segments)
         self._proved.clear()
         if self.requires_segments:
             self.is_required = callers.required

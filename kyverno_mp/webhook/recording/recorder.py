@@ -100,7 +100,9 @@ class ReviewRecorder:
             if not self._files.admits(namespace):
                 self._counts.add((DROPPED,))
                 return
-            denied = [one for one in responses if not allowed and denies(one)]
+            denied = [
+                response for response in responses if not allowed and denies(response)
+            ]
             policies = sorted({one.policy.key for one in denied})
             answer = Answer(allowed, policies, list(patch), failed)
             line = self._line(request, raw, path, time_ms, answer)

@@ -31,7 +31,7 @@ COPIES: Final = (
     "banzaicloud.com/last-applied",
 )
 """Annotations in which tools store the whole object, and so every redacted field."""
-_COPIES: Final[tuple[Tokens, ...]] = tuple((*_ANNOTATIONS, one) for one in COPIES)
+_COPIES: Final[tuple[Tokens, ...]] = tuple((*_ANNOTATIONS, copy) for copy in COPIES)
 _ALWAYS: Final = (
     FieldPath("Secret", ("data",)),
     FieldPath("Secret", ("stringData",)),
@@ -68,9 +68,9 @@ class Redaction:
         """Return the paths that are redacted in objects of any of these kinds."""
         names = tuple(kinds)
         found = [
-            one.tokens
-            for one in self._fields
-            if any(matches(one.kind, name) for name in names)
+            field.tokens
+            for field in self._fields
+            if any(matches(field.kind, name) for name in names)
         ]
         return [*found, *_COPIES] if found else []
 
@@ -120,7 +120,7 @@ class Redaction:
         ``is_whole``: redact all values.
         """
         places = [()] if is_whole else self.tokens_of(kinds)
-        return [self._plain(_operation(one, places)) for one in operations]
+        return [self._plain(_operation(operation, places)) for operation in operations]
 
     def _plain(self, raw: dict[str, Json]) -> dict[str, Json]:
         """Return an operation of a patch without hidden values."""
@@ -208,13 +208,15 @@ def without(value: Json, tokens: Tokens) -> Json:
 
 def pointer(tokens: Iterable[str]) -> str:
     """Return a JSON pointer (RFC 6901)."""
-    return "".join(f"/{one.replace('~', '~0').replace('/', '~1')}" for one in tokens)
+    return "".join(
+        f"/{token.replace('~', '~0').replace('/', '~1')}" for token in tokens
+    )
 
 
 def tokens_of_pointer(text: str) -> Tokens:
     """Return the parts of a JSON pointer."""
     parts = text.split("/")[1:]
-    return tuple(one.replace("~1", "/").replace("~0", "~") for one in parts)
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def _operation(raw: dict[str, Json], places: Sequence[Tokens]) -> dict[str, Json]:

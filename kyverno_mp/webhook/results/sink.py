@@ -102,7 +102,10 @@ class ResultSink:
         KYVERNO: subresources are not reported (docs/behaviour/images 2.6).
         """
         if not request.subresource:
-            found = [replace(one, results=decisive(one.results)) for one in responses]
+            found = [
+                replace(response, results=decisive(response.results))
+                for response in responses
+            ]
             self._append_of(IMAGE_VERIFY, request, found)
 
     def _append_of(
@@ -116,10 +119,10 @@ class ResultSink:
 
     def _append(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
         rows = [
-            self._row(response.policy, one, request.kind)
+            self._row(response.policy, result, request.kind)
             for response in responses
-            for one in response.results
-            if self._reporting.has(one.status)
+            for result in response.results
+            if self._reporting.has(result.status)
         ]
         subject = subject_of(request) if rows else None
         if subject is None:

@@ -192,8 +192,8 @@ class DigestHandler(CelValidatingHandler):
 
 
 def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:
-    for one in verdicts:
-        yield from _messages(one.response)
+    for verdict in verdicts:
+        yield from _messages(verdict.response)
 
 
 def _messages(response: PolicyResponse) -> Iterator[str]:
@@ -215,7 +215,9 @@ def _pass_on(review: Review, verdicts: Verdicts) -> None:
         # Passes and skips by conditions become events only if successes do.
         if sink is not None and (not verdicts.is_quiet or sink.records_successes):
             responses = verdicts.responses
-            enforced = [one for one in responses if one.action == "Enforce"]
+            enforced = [
+                response for response in responses if response.action == "Enforce"
+            ]
             audited = [one for one in responses if one.action != "Enforce"]
             sink.deliver(request, enforced, audited, _as_it_is)
         if dependencies.results is not None and dependencies.results.takes(request):

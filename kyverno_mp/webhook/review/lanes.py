@@ -136,7 +136,7 @@ class Lane:
             return False
         return not shares or (
             self._shares[shares[0]] < self._tenant_max
-            and all(self._shares[one] < self._share_max for one in shares[1:])
+            and all(self._shares[share] < self._share_max for share in shares[1:])
         )
 
     def _start_waiting(self) -> None:

@@ -83,8 +83,8 @@ class CelStages:
             try:
                 self._defined = types_of_definitions(list(given.definitions))
             except (InputError, KeyError, TypeError, AttributeError) as error:
-                text = f"a CustomResourceDefinition is invalid: {error}"
-                raise CommandFailed(text) from error
+                message = f"a CustomResourceDefinition is invalid: {error}"
+                raise CommandFailed(message) from error
         return self._defined
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
@@ -187,8 +187,8 @@ class CelStages:
             else:
                 status = result.PASS if is_match else result.FAIL
                 text = f"{what} matched" if is_match else f"{what} did not match"
-            found = RuleResult(policy.name, result.DELETION, status, text)
-            yield Verdict(policy, found)
+            rule_result = RuleResult(policy.name, result.DELETION, status, text)
+            yield Verdict(policy, rule_result)
 
     def _facts(self, request: Request, runtime: Runtime) -> Facts:
         namespace = namespace_of(request, self._values)
@@ -234,8 +234,12 @@ class CelStages:
         try:
             found = linked.targets(facts)
         except (ExpressionFailed, BudgetExceeded) as error:
-            text = "failed to discover CEL targets: failed to evaluate CEL expression"
-            raise CommandFailed(f"{text} for policy {name}: {error.message}") from error
+            message = (
+                "failed to discover CEL targets: failed to evaluate CEL expression"
+            )
+            raise CommandFailed(
+                f"{message} for policy {name}: {error.message}"
+            ) from error
         if found is None:
             return None
         return {

@@ -168,9 +168,9 @@ class CelPolicies:
 def namespace_of(request: Request, values: Values) -> Json:
     """Return the variable ``namespaceObject``: None for an unknown namespace."""
     name = request.namespace
-    found = values.namespace_objects.get(name)
-    if found is not None:
-        return {"spec": {}, "status": {}, **found}
+    namespace_object = values.namespace_objects.get(name)
+    if namespace_object is not None:
+        return {"spec": {}, "status": {}, **namespace_object}
     labels = request.namespace_labels
     if not name or (labels == {NAME_LABEL: name} and values.lacks_namespace(name)):
         return None

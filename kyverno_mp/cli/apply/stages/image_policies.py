@@ -73,7 +73,7 @@ class ImagePolicies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
             answers = list(linked.evaluate(facts, shared, images, of_files=True))
-            found = [one.result for one in answers if one.result is not None]
+            found = [answer.result for answer in answers if answer.result is not None]
             if found or not all(one.is_matched for one in answers):
                 verdicts.append(Verdict(policy, found[-1] if found else None))
         images.settle()
@@ -104,8 +104,10 @@ class ImagePolicies:
                     continue
                 if found.status == result.ERROR:
                     reason = found.message.removeprefix("failed to evaluate policy: ")
-                    text = "failed to apply image validating policies on JSON payload"
-                    raise CommandFailed(f"{text}: {reason}")
+                    message = (
+                        "failed to apply image validating policies on JSON payload"
+                    )
+                    raise CommandFailed(f"{message}: {reason}")
                 verdicts.append(Verdict(policy, found))
         images.settle()
         yield from verdicts

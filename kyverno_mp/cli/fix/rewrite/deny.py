@@ -67,7 +67,7 @@ def conditions_expression(raw: Json, root: str) -> str:
     for mode, conditions in raw.items():
         if not conditions:
             raise NotRewritten(f"conditions with an empty {mode}")
-        tests = [_test(one, root) for one in conditions]
+        tests = [_test(condition, root) for condition in conditions]
         clauses.append(any_of(tests) if mode == "any" else all_of(tests))
     return all_of(clauses)
 

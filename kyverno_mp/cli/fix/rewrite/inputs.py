@@ -90,9 +90,9 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
             for path, value in _walk(pattern, ()):
                 found.setdefault(path, []).append(value)
         denied = validate.deny.conditions if validate.deny else None
-        for one in (*_conditions(denied), *_conditions(rule.preconditions)):
-            for text in _FIELD.findall(str(one.get("key"))):
-                values = one.get("value")
+        for condition in (*_conditions(denied), *_conditions(rule.preconditions)):
+            for text in _FIELD.findall(str(condition.get("key"))):
+                values = condition.get("value")
                 given = values if type(values) is list else [values]
                 keys = tuple(text.split("."))
                 for end in range(1, len(keys)):
@@ -168,9 +168,11 @@ def _tried(
     rule: Rule, resources: Sequence[Resource], randomly: random.Random
 ) -> _Tried:
     kinds = {
-        parse_kind(text).kind for one in _descriptions([rule]) for text in one.kinds
+        parse_kind(text).kind
+        for description in _descriptions([rule])
+        for text in description.kinds
     }
-    own = [one for one in resources if one.kind in kinds]
+    own = [resource for resource in resources if resource.kind in kinds]
     return _Tried(list(_objects(spots_of([rule]), randomly)), own or resources)
 
 
@@ -254,7 +256,7 @@ def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
 
 def _usual(spot: Spot) -> Json:
     """Return a value that may satisfy a pattern."""
-    texts = [one for one in spot.values if type(one) is str]
+    texts = [value for value in spot.values if type(value) is str]
     plain = [one for one in texts if not set("*?<>!|&=") & set(one) and one]
     return deepcopy(plain[0] if plain else spot.values[0])
 
@@ -321,14 +323,14 @@ def _inner(holder: Json, key: str | int, empty: Json) -> Json:
 
 
 def _names(rules: Sequence[Rule]) -> Iterator[str]:
-    for one in _descriptions(rules):
-        for text in (*one.names, one.name):
+    for description in _descriptions(rules):
+        for text in (*description.names, description.name):
             yield from filter(None, (text.replace("*", "a").replace("?", "b"),))
 
 
 def _namespaces(rules: Sequence[Rule]) -> Iterator[str]:
-    for one in _descriptions(rules):
-        for text in one.namespaces:
+    for description in _descriptions(rules):
+        for text in description.namespaces:
             yield text.replace("*", "a").replace("?", "b")
 
 

@@ -61,7 +61,10 @@ def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
         # Such a filter would match all kinds.
         raise NotRewritten("match without kinds")
     resources = dict.fromkeys(
-        one for given in filters for text in given.kinds for one in _resources(text)
+        resource
+        for given in filters
+        for text in given.kinds
+        for resource in _resources(text)
     )
     operations = _operations(filters, default)
     guard = _guard(filters, operations, root, is_all=bool(rule.match.all))
@@ -136,46 +139,46 @@ def _resources(text: str) -> list[Resource]:
     group, version = selector.group, selector.version
     if any(one != "*" and contains_wildcard(one) for one in (group, version)):
         raise NotRewritten(f"kind {text}")
-    found = [
+    resources = [
         Resource(group, version, one.plural, one.kind, one.group)
         for one, _ in _KINDS.find(selector)
     ]
-    if not found:
+    if not resources:
         raise NotRewritten(f"kind {text}, which is not built in")
-    return found
+    return resources
 
 
 def _operations(
     filters: Sequence[ResourceDescription], default: Sequence[str]
 ) -> tuple[str, ...]:
     wanted = {op for one in filters for op in (one.operations or default)}
-    found = tuple(op for op in default if op in wanted)
-    if not found:
+    operations = tuple(op for op in default if op in wanted)
+    if not operations:
         raise NotRewritten("operations on which the rule is not evaluated")
-    return found
+    return operations
 
 
 def _names_of(given: ResourceDescription) -> set[str]:
-    return {one.kind for text in given.kinds for one in _resources(text)}
+    return {resource.kind for text in given.kinds for resource in _resources(text)}
 
 
 def _clauses(
     given: ResourceDescription, operations: Sequence[str], root: str, *, kinds: bool
 ) -> list[str]:
     """Return a filter's conditions; ``kinds``: include the one on the object's kind."""
-    found = []
+    clauses = []
     if kinds and given.kinds:
-        found.append(kinds_clause(_names_of(given), root))
+        clauses.append(kinds_clause(_names_of(given), root))
     if given.name:
-        found.append(like(_name_of(root), given.name))
+        clauses.append(like(_name_of(root), given.name))
     if given.names:
-        found.append(any_of(like(_name_of(root), one) for one in given.names))
+        clauses.append(any_of(like(_name_of(root), name) for name in given.names))
     if given.namespaces:
         place = _namespace_of(root)
-        found.append(any_of(like(place, one) for one in given.namespaces))
+        clauses.append(any_of(like(place, namespace) for namespace in given.namespaces))
     if given.operations and not set(operations) <= set(given.operations):
-        found.append(f"request.operation in {items(given.operations)}")
-    return found
+        clauses.append(f"request.operation in {items(given.operations)}")
+    return clauses
 
 
 def _name_of(root: str) -> str:

@@ -60,9 +60,9 @@ def rewritten(policy: ClusterPolicy) -> Json:
         },
         "autogen": {"podControllers": {"controllers": []}},
         "matchConstraints": {"resourceRules": _resource_rules(checks)},
-        "validations": [_validation(one, checks) for one in checks],
+        "validations": [_validation(check, checks) for check in checks],
     }
-    if any(_RESOURCE in one["expression"] for one in raw["validations"]):
+    if any(_RESOURCE in validation["expression"] for validation in raw["validations"]):
         given = "object.?metadata.hasValue() ? object : oldObject"
         raw["variables"] = [{"name": "resource", "expression": given}]
     timeout = _timeout_of(policy)
@@ -88,7 +88,11 @@ def rewritten(policy: ClusterPolicy) -> Json:
 
 def resources_of(policy: ClusterPolicy) -> set[Resource]:
     """Return the resources that a policy matches. Raises: NotRewritten."""
-    return {one for rule in expand(policy) for one in _made(rule, "").matched.resources}
+    return {
+        resource
+        for rule in expand(policy)
+        for resource in _made(rule, "").matched.resources
+    }
 
 
 def _refuse_spec(policy: ClusterPolicy) -> None:
@@ -203,10 +207,10 @@ def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
     ]
     found: dict[tuple[str, str], list[str]] = {}
     for check in checks:
-        for one in check.matched.resources:
-            plurals = found.setdefault((one.group, one.version), [])
-            added = [one.plural]
-            if one.plural == _PODS:
+        for resource in check.matched.resources:
+            plurals = found.setdefault((resource.group, resource.version), [])
+            added = [resource.plural]
+            if resource.plural == _PODS:
                 added.append(f"{_PODS}/ephemeralcontainers")
             plurals += [plural for plural in added if plural not in plurals]
     return [
@@ -222,7 +226,7 @@ def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
 
 def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
     guards = [check.matched.guard]
-    every = {one for other in checks for one in other.matched.resources}
+    every = {resource for other in checks for resource in other.matched.resources}
     others = every - set(check.matched.resources)
     kinds = _kinds_of(check.matched.resources)
     if kinds & _kinds_of(others):
@@ -232,7 +236,7 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
         root = _RESOURCE if reviews_deletions else "object"
         guards.insert(0, kinds_clause(kinds, root))
-    wanted = {one for other in checks for one in other.matched.operations}
+    wanted = {operation for other in checks for operation in other.matched.operations}
     if set(check.matched.operations) != wanted:
         operations = ", ".join(f"'{one}'" for one in check.matched.operations)
         guards.insert(0, f"request.operation in [{operations}]")
@@ -254,4 +258,4 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
 
 
 def _kinds_of(resources: Sequence[Resource] | set[Resource]) -> set[str]:
-    return {one.kind for one in resources}
+    return {resource.kind for resource in resources}

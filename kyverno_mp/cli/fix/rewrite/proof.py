@@ -89,5 +89,5 @@ class Pair:
 
 
 def _why(results: Iterable[RuleResult], denied: frozenset[str]) -> str:
-    bad = (one for one in results if one.status in denied)
+    bad = (result for result in results if result.status in denied)
     return "; ".join(f"{one.status}: {one.message}" for one in bad)

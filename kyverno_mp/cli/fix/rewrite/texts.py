@@ -77,7 +77,7 @@ def any_of(clauses: Iterable[str]) -> str:
 
 def all_of(clauses: Iterable[str]) -> str:
     """Return the conjunction of the clauses; "true" without clauses."""
-    found = [one for one in dict.fromkeys(clauses) if one != "true"]
+    found = [clause for clause in dict.fromkeys(clauses) if clause != "true"]
     if not found:
         return "true"
     return found[0] if len(found) == 1 else " && ".join(map(bracketed, found))

@@ -83,7 +83,7 @@ def _absent(document: AnyOfCel) -> set[str]:
         return set(_WITHOUT)
     constraints = getattr(document.spec, "match_constraints", None)
     rules = constraints.resource_rules if constraints is not None else ()
-    operations = {one for rule in rules for one in rule.operations}
+    operations = {operation for rule in rules for operation in rule.operations}
     found = {name for name, among in _WITHOUT.items() if operations & among}
     if isinstance(document, MutatingPolicy | GeneratingPolicy | DeletingPolicy):
         return found
@@ -171,7 +171,7 @@ def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
 def _values(text: str) -> object:
     """Return what decides whether two expressions are equal: no white space."""
     tokens = _tokens(text)
-    return [(one.kind, one.value) for one in tokens] if tokens else text
+    return [(token.kind, token.value) for token in tokens] if tokens else text
 
 
 def _by_text(text: str, prefix: str) -> str:

@@ -110,14 +110,16 @@ def _condition(given: dict[str, Json], path: str, rule: str) -> Iterator[Concern
     key, value, operator = given["key"], given.get("value"), given["operator"]
     lower = operator.lower()
     if lower in _UNEQUAL and _may_be_undecided(key, value):
-        text = "a quantity and another text, or an integer and a fraction, are unequal"
-        yield Concern(NOT_EQUALS, path, rule, f"{operator}: {text}", "note")
+        message = (
+            "a quantity and another text, or an integer and a fraction, are unequal"
+        )
+        yield Concern(NOT_EQUALS, path, rule, f"{operator}: {message}", "note")
     if (operator in _ORDERING or lower in _EQUALITY) and _is_of_milli(key, value):
-        text = "m beside a number is milli, not minutes"
-        yield Concern(MILLI, path, rule, f"{operator}: {text}", "note")
+        message = "m beside a number is milli, not minutes"
+        yield Concern(MILLI, path, rule, f"{operator}: {message}", "note")
     if operator in _ORDERING | _DURATIONS and _LIST in _kinds_of(key):
-        text = "a list as key holds if any of its elements does"
-        yield Concern(LIST_KEY, path, rule, f"{operator}: {text}", "note")
+        message = "a list as key holds if any of its elements does"
+        yield Concern(LIST_KEY, path, rule, f"{operator}: {message}", "note")
 
 
 def _may_be_undecided(key: Json, value: Json) -> bool:
@@ -235,8 +237,8 @@ def _names_cpu(value: str) -> bool:
     """Return whether a query reads a field ``cpu``, whose values are as ``500m``."""
     pending = [
         root
-        for one in find_variables(value)
-        if (root := _parsed(one.variable)) is not None
+        for variable in find_variables(value)
+        if (root := _parsed(variable.variable)) is not None
     ]
     while pending:
         node = pending.pop()

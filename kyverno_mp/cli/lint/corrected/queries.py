@@ -40,7 +40,10 @@ def query_concerns(value: Json, path: str, rule: str = "") -> Iterator[Concern]:
     """Yield a Concern for each query below ``path`` that a correction reaches."""
     for text, place in _texts(value, path):
         shallow = {match.span(1) for match in _SHALLOW.finditer(text)}
-        if any((one.start, one.end) not in shallow for one in find_variables(text)):
+        if any(
+            (variable.start, variable.end) not in shallow
+            for variable in find_variables(text)
+        ):
             said = "a variable with two levels of braces is a query, not literal text"
             yield Concern(BRACES, place, rule, said, "note")
     for query, place in queries_in(value, path):
@@ -93,15 +96,15 @@ def _is_nested(node: Node) -> bool:
 
 def _operands(arguments: Sequence[Node]) -> list[Node]:
     """Return the operands; those of ``sum`` are in a list."""
-    found: list[Node] = []
-    for one in arguments:
-        if isinstance(one, MultiSelectList):
-            found += one.children
-        elif isinstance(one, Literal) and type(one.value) is list:
-            found += [Literal(item) for item in one.value]
+    operands: list[Node] = []
+    for argument in arguments:
+        if isinstance(argument, MultiSelectList):
+            operands += argument.children
+        elif isinstance(argument, Literal) and type(argument.value) is list:
+            operands += [Literal(item) for item in argument.value]
         else:
-            found.append(one)
-    return found
+            operands.append(argument)
+    return operands
 
 
 def _is_of_durations(operands: Sequence[Node]) -> bool:
@@ -109,8 +112,8 @@ def _is_of_durations(operands: Sequence[Node]) -> bool:
 
     1.18 reads the text as a quantity, and refuses to mix it with a duration.
     """
-    values = [one.value for one in operands if isinstance(one, Literal)]
-    durations = [one for one in values if _is_only_duration(one)]
+    values = [operand.value for operand in operands if isinstance(operand, Literal)]
+    durations = [value for value in values if _is_only_duration(value)]
     is_known = len(values) == len(operands)
     return bool(durations) and (not is_known or any(map(is_milli, values)))
 

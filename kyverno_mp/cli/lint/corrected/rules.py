@@ -167,7 +167,9 @@ def _was_empty_set(rule: Rule) -> bool:
     if theirs.name and not matches(theirs.name, ours.name):
         return False
     if theirs.names:
-        if not any(matches(other, one) for one in ours.names for other in theirs.names):
+        if not any(
+            matches(other, name) for name in ours.names for other in theirs.names
+        ):
             return False
     else:
         lists += [(ours.namespaces, theirs.namespaces), (ours.kinds, theirs.kinds)]

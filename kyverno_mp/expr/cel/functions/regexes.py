@@ -107,14 +107,16 @@ def _find_all(meter: Meter, text: str, pattern: str, limit: int = -1) -> list[st
     if limit == 0:
         return found
     end = -1
-    for one in compiled.finditer(text):
-        if one.start() == one.end() == end:
+    for match in compiled.finditer(text):
+        if match.start() == match.end() == end:
             # Go skips an empty match directly after another match.
             continue
-        end = one.end()
+        end = match.end()
         meter.charge(_MATCH_COST)
-        meter.charge_bytes(text_bytes(one.end() - one.start(), text) + POINTER_BYTES)
-        found.append(one.group())
+        meter.charge_bytes(
+            text_bytes(match.end() - match.start(), text) + POINTER_BYTES
+        )
+        found.append(match.group())
         if len(found) == limit:
             break
     return found

@@ -95,16 +95,16 @@ def _zone(meter: Meter, name: str) -> ZoneInfo | int:
         if len(_zones) >= _ZONES_MAX:
             _zones.clear()
         _zones[name] = _found_zone(name)
-    found = _zones[name]
-    if found is None:
+    zone = _zones[name]
+    if zone is None:
         # GO: time.LoadLocation never opens such names.
         if ".." in name or name.startswith(("/", "\\")):
             raise CelFailed("time: invalid location name")
         raise CelFailed(f"unknown time zone {name}")
-    if type(found) is str:
-        raise CelFailed(found)
-    assert not isinstance(found, str)
-    return found
+    if type(zone) is str:
+        raise CelFailed(zone)
+    assert not isinstance(zone, str)
+    return zone
 
 
 def _offset(name: str) -> int | str:

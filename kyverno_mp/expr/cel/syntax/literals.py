@@ -129,8 +129,8 @@ def format_problems(
 
 def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None:
     """Return the node that the clause cannot print; None if it can print them all."""
-    found = members[id(node)]
-    if found != DYN and found.name not in _PRINTED[letter]:
+    member = members[id(node)]
+    if member != DYN and member.name not in _PRINTED[letter]:
         return node
     if letter != "s":
         return None

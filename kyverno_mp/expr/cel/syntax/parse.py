@@ -190,7 +190,11 @@ class _Parser:
             fits = token.kind != "end" and (
                 following.kind in _OPENING or following.kind in expected
             )
-            signs = [one for one in _TERMINALS if one in _OPERAND or one in signs]
+            signs = [
+                terminal
+                for terminal in _TERMINALS
+                if terminal in _OPERAND or terminal in signs
+            ]
         else:
             fits = token.kind != "end" and following.kind in {
                 "end" if one == "<EOF>" else one for one in expected

@@ -191,7 +191,7 @@ def pattern_errors(
 
 
 def _cel_errors(cel: CEL) -> Iterator[str]:
-    if any(not one.expression for one in cel.expressions):
+    if any(not expression.expression for expression in cel.expressions):
         yield "cel.expressions.expression is required"
     kind, ref = cel.param_kind, cel.param_ref
     if kind is not None:
@@ -208,7 +208,7 @@ def _cel_errors(cel: CEL) -> Iterator[str]:
             yield "cel.paramRef.parameterNotFoundAction is required"
         if kind is None:
             yield "cel.paramKind is required"
-    if any(not one.key for one in cel.audit_annotations):
+    if any(not audit_annotation.key for audit_annotation in cel.audit_annotations):
         yield "cel.auditAnnotation.key is required"
     if any(not one.value_expression for one in cel.audit_annotations):
         yield "cel.auditAnnotation.valueExpression is required"

@@ -42,7 +42,7 @@ def check_extractors(rule: Rule, index: int) -> Problems:
     if not any(entry.mutate_digest for entry in rule.verify_images):
         return
     extractors = [one for listed in rule.image_extractors.values() for one in listed]
-    if any(one.jmes_path for one in extractors):
+    if any(extractor.jmes_path for extractor in extractors):
         place = f"spec.rules[{index}]"
         text = (
             "jmespath may not be used in an image extractor when mutating digests with "

@@ -88,7 +88,7 @@ def _denies_by_spec(rule: Rule) -> bool:
     conditions = deny.conditions if deny is not None else None
     if type(conditions) is not list:
         return False
-    keys = [one.get("key") for one in conditions if type(one) is dict]
+    keys = [condition.get("key") for condition in conditions if type(condition) is dict]
     return any(not _is_metadata_key(key) for key in keys if type(key) is str)
 
 

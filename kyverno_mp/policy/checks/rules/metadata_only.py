@@ -47,7 +47,9 @@ def has_string_labels(rule: Rule) -> bool:
     if rule.validate is not None:
         entries = rule.validate.foreach
         if entries is not None:
-            patterns = [one.pattern for one in entries if type(one.pattern) is dict]
+            patterns = [
+                entry.pattern for entry in entries if type(entry.pattern) is dict
+            ]
             return _is_sound(patterns[0]) if patterns else True
         if type(rule.validate.pattern) is dict:
             return _is_sound(rule.validate.pattern)
@@ -55,7 +57,11 @@ def has_string_labels(rule: Rule) -> bool:
         if alternatives is not None:
             if type(alternatives) is not list:
                 return False
-            return all(_is_sound(one) for one in alternatives if type(one) is dict)
+            return all(
+                _is_sound(alternative)
+                for alternative in alternatives
+                if type(alternative) is dict
+            )
     if rule.mutate is not None:
         given = rule.mutate.foreach
         patches = (
@@ -63,7 +69,7 @@ def has_string_labels(rule: Rule) -> bool:
             if given is None
             else [one.patch_strategic_merge for one in given]
         )
-        patches = [one for one in patches if type(one) is dict]
+        patches = [patch for patch in patches if type(patch) is dict]
         return _is_sound(patches[0], deletes=True) if patches else True
     return True
 
@@ -80,8 +86,8 @@ def _is_sound(pattern: dict[str, Json], *, deletes: bool = False) -> bool:
     for key in ("labels", "annotations"):
         values = metadata.get(key)
         if type(values) is dict and any(
-            type(one) is not str and not (deletes and one is None)
-            for one in values.values()
+            type(value) is not str and not (deletes and value is None)
+            for value in values.values()
         ):
             return False
     return True

@@ -69,7 +69,9 @@ def check_patch(rule: Rule, index: int) -> Problems:
 def path_has_variables(patch: str) -> bool:
     """Return whether the path of an operation contains a variable."""
     operations, _ = operations_of(patch)
-    return any(find_variables(str(one.get("path", ""))) for one in operations)
+    return any(
+        find_variables(str(operation.get("path", ""))) for operation in operations
+    )
 
 
 def _without_variables(text: str) -> str:

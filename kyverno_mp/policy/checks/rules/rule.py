@@ -149,7 +149,10 @@ def _check_resources(
 def _check_selector(selector: LabelSelector | None, path: str, rule: str) -> Problems:
     if selector is None or _has_wildcards(selector):
         return
-    terms = [(one.key, one.operator, one.values) for one in selector.match_expressions]
+    terms = [
+        (match_expression.key, match_expression.operator, match_expression.values)
+        for match_expression in selector.match_expressions
+    ]
     error = check_selector(list(selector.match_labels.items()), terms)
     if error:
         yield invalid(path, rule, selector, error)

@@ -58,8 +58,8 @@ def plain(path: str, rule: str, text: str, code: str = "policy.invalid") -> Prob
 
 def invalid(path: str, rule: str, value: Json, detail: str) -> Problem:
     """Return a problem in the form ``<path>: Invalid value: <value>: ...``."""
-    text = f"{path}: Invalid value: {_json(value)}: {detail}"
-    return Problem("policy.invalid", path, rule, detail, text)
+    message = f"{path}: Invalid value: {_json(value)}: {detail}"
+    return Problem("policy.invalid", path, rule, detail, message)
 
 
 def forbidden(path: str, rule: str, detail: str) -> Problem:
@@ -72,8 +72,8 @@ def forbidden(path: str, rule: str, detail: str) -> Problem:
 def required(path: str, rule: str, detail: str) -> Problem:
     """Return a problem for a field that must be set."""
     tail = f": {detail}" if detail else ""
-    text = f"{path}: Required value{tail}"
-    return Problem("policy.required", path, rule, detail or "Required value", text)
+    message = f"{path}: Required value{tail}"
+    return Problem("policy.required", path, rule, detail or "Required value", message)
 
 
 def _json(value: Json) -> str:

@@ -187,8 +187,8 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
 def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     """Yield each variable that is invalid, or that the rule is not allowed to use."""
     for section in _forbidden_sections(rule):
-        text = f'rule "{rule.name}" should not have variables in {section} section'
-        yield VariableError(text)
+        message = f'rule "{rule.name}" should not have variables in {section} section'
+        yield VariableError(message)
     names = _context_patterns(rule)
     has_targets = _is_mutate_existing(rule)
     raw = _without_attestations(rule.raw())
@@ -200,8 +200,8 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
                 "target": [target.kind, target.namespace, target.name],
             }
             for error in _variable_errors(shown, (background, False), names):
-                text = f"invalid variables defined at mutate.targets[{index}]: "
-                yield VariableError(text + error.text)
+                message = f"invalid variables defined at mutate.targets[{index}]: "
+                yield VariableError(message + error.text)
     failed = f"variable substitution failed for rule {rule.name}: "
     try:
         resolved = resolve_references(raw)
@@ -212,7 +212,7 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
         yield VariableError(f"{failed}{failure}")
         return
     for error in _variable_errors(resolved, (background, has_targets), names):
-        yield error._replace(text=f"{failed}{error.text}")
+        yield error._replace(message=f"{failed}{error.text}")
 
 
 def _forbidden_sections(rule: Rule) -> Iterator[str]:
@@ -236,8 +236,8 @@ def _without_attestations(raw: dict[str, Json]) -> dict[str, Json]:
     kept = []
     for image in images:
         listed = [
-            {key: value for key, value in one.items() if key != "conditions"}
-            for one in image.get("attestations", [])
+            {key: value for key, value in attestation.items() if key != "conditions"}
+            for attestation in image.get("attestations", [])
         ]
         kept.append({**image, "attestations": listed})
     return {**raw, "verifyImages": kept}

@@ -40,12 +40,12 @@ def _compiled(meter: Meter, text: str, pattern: str) -> Any:
 def _matches(meter: Meter, text: str, compiled: Any) -> Iterator[Any]:
     """Yield all matches. GO: an empty match directly after another is skipped."""
     end = -1
-    for one in compiled.finditer(text):
-        if one.start() == one.end() == end:
+    for match in compiled.finditer(text):
+        if match.start() == match.end() == end:
             continue
-        end = one.end()
+        end = match.end()
         meter.charge(_MATCH_COST)
-        yield one
+        yield match
 
 
 def _replace(
@@ -89,8 +89,10 @@ def _parts(meter: Meter, replacement: str, groups: int) -> list[str | int]:
         elif following not in _DIGITS:
             raise _invalid(replacement, "\\ must be followed by a digit or \\")
         elif int(following) > groups:
-            text = f"references group {following} but regex has only {groups} group(s)"
-            raise CelFailed(f"replacement string {text}")
+            message = (
+                f"references group {following} but regex has only {groups} group(s)"
+            )
+            raise CelFailed(f"replacement string {message}")
         else:
             parts.append(int(following))
     return [*parts, replacement[done:]]

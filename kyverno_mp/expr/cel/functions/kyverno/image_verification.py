@@ -224,8 +224,8 @@ def image_record(data: Mapping[str, Json]) -> GoRecord:
     manifest["Config"] = GoRecord(_named(manifest.get("Config"), _DESCRIPTOR))
     layers = manifest.get("Layers")
     manifest["Layers"] = [
-        GoRecord(_named(one, _DESCRIPTOR))
-        for one in (layers if type(layers) is list else ())
+        GoRecord(_named(layer, _DESCRIPTOR))
+        for layer in (layers if type(layers) is list else ())
     ]
     config = _named(data["config"], _CONFIG)
     given = config.get("Config")
