@@ -57,12 +57,15 @@ def failure_of_generating(
     return Failure(task, policy, withheld(error.code) if is_hidden else error.message)
 
 
-def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
+def failure_of_request(request: StoredRequest, error: DependencyError) -> Failure:
     """Return why a request failed before its tasks were known."""
-    triggers = [one.spec.resource, *(e.trigger for e in one.spec.rule_context or ())]
+    triggers = [
+        request.spec.resource,
+        *(e.trigger for e in request.spec.rule_context or ()),
+    ]
     kinds = [trigger.kind for trigger in triggers]
-    if one.changed is not None:
-        kinds.append(one.changed.kind)
+    if request.changed is not None:
+        kinds.append(request.changed.kind)
     hides = any(map(hides_values, kinds)) and not names_only(error)
     return Failure(None, None, withheld(error.code) if hides else error.message)
 

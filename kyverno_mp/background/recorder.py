@@ -37,7 +37,7 @@ class PolicyRecorder:
     metrics: Metrics
 
     def wrote(
-        self, rule: str, one: Generated, done: Done, created: list[Generated]
+        self, rule: str, generated: Generated, done: Done, created: list[Generated]
     ) -> float:
         """Report the result of a write; return the pause until the next write.
 
@@ -48,10 +48,10 @@ class PolicyRecorder:
         if done.action not in (CREATED, UPDATED):
             return done.pause_s
         is_new = done.action == CREATED
-        created += [one] * is_new
-        self.generated(rule, one, is_new=is_new)
+        created += [generated] * is_new
+        self.generated(rule, generated, is_new=is_new)
         if done.is_contest:
-            self.contested(rule, one, done.rival)
+            self.contested(rule, generated, done.rival)
         return 0.0
 
     def generated(self, rule: str, one: Generated, *, is_new: bool) -> None:
@@ -80,10 +80,10 @@ class PolicyRecorder:
         )
         self._count("mutated")
 
-    def contested(self, rule: str, one: Generated, rival: str) -> None:
+    def contested(self, rule: str, generated: Generated, rival: str) -> None:
         """Report that other writers change an object each time it is restored."""
-        namespace, name = key_of(one.resource)
-        kind = str(one.resource.get("kind") or "")
+        namespace, name = key_of(generated.resource)
+        kind = str(generated.resource.get("kind") or "")
         place = "/".join(filter(None, (kind, namespace, name)))
         by = f", most recently by {rival}" if rival else ""
         note = (
@@ -91,7 +91,7 @@ class PolicyRecorder:
             f" policy {self.policy.name}/{rule} now restores it less and less often"
         )
         _log.warning(note, extra=fields(policy=self.policy.name))
-        made = Reference(one.target.api_version, kind, name, namespace)
+        made = Reference(generated.target.api_version, kind, name, namespace)
         self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
 
     def unwatched(self, kinds: str) -> None:

@@ -71,19 +71,19 @@ class RuleResults:
     def generated(
         self,
         policy: PolicyIR,
-        found: RuleResult,
+        rule_result: RuleResult,
         request: Request,
         created: Sequence[Generated] = (),
     ) -> None:
         """Record a generate rule. ``created``: objects that did not exist before."""
         # KYVERNO: a result that created nothing is reported regardless of
         # allowedResults.
-        if created and not self.reporting.has(found.status):
+        if created and not self.reporting.has(rule_result.status):
             return
         made = "; ".join(
             _named(one.target.api_version, one.resource) for one in created
         )
-        self._record(GENERATE, policy, found, request, {_GENERATED: made})
+        self._record(GENERATE, policy, rule_result, request, {_GENERATED: made})
 
     def mutated(
         self,
@@ -105,20 +105,20 @@ class RuleResults:
         )
 
     def mutated_target(
-        self, policy: PolicyIR, found: RuleResult, request: Request
+        self, policy: PolicyIR, rule_result: RuleResult, request: Request
     ) -> None:
         """Record a MutatingPolicy for one target, the object of ``request``.
 
         KYVERNO: unlike for a rule, the row is in the report of the target.
         """
-        if self.reporting.has(found.status):
-            self._record(MUTATE_EXISTING, policy, found, request, {})
+        if self.reporting.has(rule_result.status):
+            self._record(MUTATE_EXISTING, policy, rule_result, request, {})
 
     def _record(
         self,
         rule_type: str,
         policy: PolicyIR,
-        found: RuleResult,
+        rule_result: RuleResult,
         request: Request,
         properties: dict[str, str],
         *,
@@ -128,7 +128,7 @@ class RuleResults:
         if subject is None or not self.reporting.reports(policy, rule_type):
             return
         kind = "Secret" if hides else request.kind
-        row = public_row_of(policy, found, kind)
+        row = public_row_of(policy, rule_result, kind)
         if not hides_values(request.kind):
             # Names of objects may contain values of the trigger.
             row = _with(row, properties)

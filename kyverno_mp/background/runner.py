@@ -77,43 +77,49 @@ class Runner:
     """Returns the right that a policy uses and its author lacks, or ""."""
 
     def run(
-        self, one: StoredRequest, *, is_late: bool = False
+        self, request: StoredRequest, *, is_late: bool = False
     ) -> tuple[Failure | None, Outcome | None]:
         """Run a request; a rejected call is returned as a failure.
 
         Raises: outages; LeaseLost.
         """
         try:
-            return self._run(one, is_late=is_late)
+            return self._run(request, is_late=is_late)
         except DependencyError as error:
             if is_outage(error):
                 raise
-            return failure_of_request(one, error), None
+            return failure_of_request(request, error), None
 
     def _run(
-        self, one: StoredRequest, *, is_late: bool = False
+        self, request: StoredRequest, *, is_late: bool = False
     ) -> tuple[Failure | None, Outcome | None]:
         """Run a request. ``is_late``: it has waited long enough.
 
         Raises: DependencyError, LeaseLost.
         """
-        changed, since_ns = one.changed, one.lost_since_ns
+        changed, since_ns = request.changed, request.lost_since_ns
         if since_ns:
             if not is_late:
                 return None, SETTLES
-            if one.spec.request_type == CEL_MUTATE:
-                return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
-            if one.spec.request_type == CEL_GENERATE:
-                return self.run_tasks(self.lost_generating(one), of_one_trigger=False)
-            return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
+            if request.spec.request_type == CEL_MUTATE:
+                return self.run_tasks(self.mutating.lost_tasks(request, since_ns))
+            if request.spec.request_type == CEL_GENERATE:
+                return self.run_tasks(
+                    self.lost_generating(request), of_one_trigger=False
+                )
+            return self.run_tasks(
+                self.lost.tasks(request, since_ns), of_one_trigger=False
+            )
         if changed is None:
             return self.run_tasks(
-                [replace(task, is_late=is_late) for task in one.tasks()]
+                [replace(task, is_late=is_late) for task in request.tasks()]
             )
         waits = None if is_late else self.changes.waits(changed)
         if waits is not None:
             return None, waits
-        return self.run_tasks(self.changes.tasks(one, changed), of_one_trigger=False)
+        return self.run_tasks(
+            self.changes.tasks(request, changed), of_one_trigger=False
+        )
 
     def run_tasks(
         self, tasks: Iterable[Task], *, of_one_trigger: bool = True

@@ -58,13 +58,13 @@ class Batch:
     reasons: dict[str, None] = field(default_factory=dict)
     """Other failures, up to a limit; Events and the log contain all of them."""
 
-    def add(self, other: "Batch") -> None:
+    def add(self, batch: "Batch") -> None:
         """Add the outcome of another batch of the same run."""
-        self.deleted += other.deleted
-        self.failed += other.failed
-        self.skipped += other.skipped
-        self.forbidden |= other.forbidden
-        self.reasons |= other.reasons
+        self.deleted += batch.deleted
+        self.failed += batch.failed
+        self.skipped += batch.skipped
+        self.forbidden |= batch.forbidden
+        self.reasons |= batch.reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,5 +179,5 @@ def _with(text: str, found: Scan) -> str:
     return "; ".join((text, *(failure.text for failure in found.failures)))
 
 
-def _may_delete(access: OwnAccess, one: Candidate) -> bool:
-    return access.allows_object("delete", one.resource, *one.key)
+def _may_delete(access: OwnAccess, candidate: Candidate) -> bool:
+    return access.allows_object("delete", candidate.resource, *candidate.key)

@@ -208,13 +208,13 @@ def _compiled(paths: Sequence[str]) -> Compiled:
     return compiled
 
 
-def _stored(found: PolicySet) -> Compiled:
+def _stored(policy_set: PolicySet) -> Compiled:
     """Compile a cluster's policies; policies that are not in force are skipped.
 
     Raises: CommandFailed if no policy is left.
     """
-    compiled = compile_all(found.documents, found.exceptions)
-    for name, reason in found.failed_paths:
+    compiled = compile_all(policy_set.documents, policy_set.exceptions)
+    for name, reason in policy_set.failed_paths:
         _note(f"not measured: {name}: {reason}")
     for name, error in compiled.invalid:
         _note(f"not measured: policy {name}: {error.message}")
@@ -279,7 +279,7 @@ def _json(
     policies: int,
     rules: int,
     objects: int,
-    whole: Times,
+    times: Times,
     found: Sequence[RuleTimes],
     top: int,
 ) -> str:
@@ -291,14 +291,14 @@ def _json(
     shown = found[:top] if top else found
     facts = {"policies": policies, "rules": rules, "objects": objects}
     slowest = [asdict(one) for one in shown]
-    return json.dumps({**facts, "set": asdict(whole), "slowest": slowest}, indent=2)
+    return json.dumps({**facts, "set": asdict(times), "slowest": slowest}, indent=2)
 
 
 def _tables(
     policies: int,
     rules: int,
     objects: int,
-    whole: Times,
+    times: Times,
     found: Sequence[RuleTimes],
     top: int,
 ) -> str:
@@ -310,8 +310,8 @@ def _tables(
         ),
         "",
         "All policies, microseconds per object:",
-        f"  mean {whole.mean_us:.0f}, median {whole.median_us:.0f}",
-        f"  longest {whole.max_us:.0f} ({whole.slowest})",
+        f"  mean {times.mean_us:.0f}, median {times.median_us:.0f}",
+        f"  longest {times.max_us:.0f} ({times.slowest})",
         "",
         "Each rule alone, the slowest first, microseconds per object:",
         f"{'MEAN':>8} {'LONGEST':>8} {'MATCHED':>8}  POLICY/RULE",

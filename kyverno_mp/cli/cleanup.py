@@ -144,11 +144,13 @@ def _compiled(
     """Compile the policies; policies in CEL include the exceptions that name them."""
     exceptions = Exceptions(cluster.client, settings)
 
-    def compiled(one: StoredPolicy) -> CompiledPolicy:
-        if not one.is_deleting:
-            return compiled_policy(one, settings)
-        naming = exceptions.naming(one)
-        return compiled_deleting_policy(one, naming, exceptions.digest(one), settings)
+    def compiled(policy: StoredPolicy) -> CompiledPolicy:
+        if not policy.is_deleting:
+            return compiled_policy(policy, settings)
+        naming = exceptions.naming(policy)
+        return compiled_deleting_policy(
+            policy, naming, exceptions.digest(policy), settings
+        )
 
     needed = any(policy.is_deleting for policy in policies)
     with listed(exceptions.informers if needed else ()):

@@ -197,18 +197,22 @@ def _as_json(one: Preview) -> Json:
     }
 
 
-def _change_as_json(one: Planned) -> Json:
-    trigger = one.trigger
+def _change_as_json(planned: Planned) -> Json:
+    trigger = planned.trigger
     return {
-        "action": one.action,
-        "rule": one.rule,
-        "apiVersion": one.resource.api_version,
-        "kind": one.resource.kind,
-        "namespace": one.namespace,
-        "name": one.name,
+        "action": planned.action,
+        "rule": planned.rule,
+        "apiVersion": planned.resource.api_version,
+        "kind": planned.resource.kind,
+        "namespace": planned.namespace,
+        "name": planned.name,
         "trigger": None if trigger is None else msgspec.to_builtins(trigger),
-        "before": None if one.before is None else _shown(one, one.before, "before"),
-        "after": None if one.after is None else _shown(one, one.after, "after"),
+        "before": None
+        if planned.before is None
+        else _shown(planned, planned.before, "before"),
+        "after": None
+        if planned.after is None
+        else _shown(planned, planned.after, "after"),
     }
 
 
@@ -227,17 +231,22 @@ def _shown(one: Planned, raw: Json, when: str) -> Json:
     return made
 
 
-def _hidden(one: Planned, part: str, key: str, when: str) -> str:
-    both = [((side or {}).get(part) or {}).get(key) for side in (one.before, one.after)]
+def _hidden(planned: Planned, part: str, key: str, when: str) -> str:
+    both = [
+        ((side or {}).get(part) or {}).get(key)
+        for side in (planned.before, planned.after)
+    ]
     return "***" if both[0] == both[1] or None in both else f"*** ({when})"
 
 
-def _diff(one: Planned) -> Iterator[str]:
+def _diff(planned: Planned) -> Iterator[str]:
     """Yield the lines of a unified diff."""
-    place = "/".join(filter(None, (one.resource.kind, one.namespace, one.name)))
+    place = "/".join(
+        filter(None, (planned.resource.kind, planned.namespace, planned.name))
+    )
     now, then = (
-        yaml.safe_dump(_shown(one, raw, when), sort_keys=True).splitlines()
-        for raw, when in ((one.before, "before"), (one.after, "after"))
+        yaml.safe_dump(_shown(planned, raw, when), sort_keys=True).splitlines()
+        for raw, when in ((planned.before, "before"), (planned.after, "after"))
     )
     yield from difflib.unified_diff(
         now, then, fromfile=f"{place} (now)", tofile=f"{place} (then)", lineterm=""

@@ -81,9 +81,9 @@ def state_of(paths: Iterable[str]) -> _State:
     return state
 
 
-def _add(found: _State, path: str) -> None:
+def _add(state: _State, path: str) -> None:
     try:
         facts = Path(path).stat()
     except OSError:
         return
-    found[path] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+    state[path] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)

@@ -86,9 +86,9 @@ def compile_admission_policy(
     )
 
 
-def _mutation(given: Mutation, environment: Environment) -> MutationIR:
-    is_json_patch = given.patch_type == "JSONPatch"
-    body = given.json_patch if is_json_patch else given.apply_configuration
+def _mutation(mutation: Mutation, environment: Environment) -> MutationIR:
+    is_json_patch = mutation.patch_type == "JSONPatch"
+    body = mutation.json_patch if is_json_patch else mutation.apply_configuration
     wanted = OPERATIONS if is_json_patch else CONFIGURATION
     text = "" if body is None else body.expression
     return MutationIR(compile_text(text, environment, wanted)[0], is_json_patch)
@@ -120,15 +120,15 @@ def _params(ref: ParamRef | None) -> ParamRefIR | None:
     )
 
 
-def build_constraints(given: MatchResources | None) -> ConstraintsIR | None:
+def build_constraints(match_resources: MatchResources | None) -> ConstraintsIR | None:
     """Convert matchConstraints or matchResources."""
-    if given is None:
+    if match_resources is None:
         return None
     return ConstraintsIR(
-        rules=tuple(_rule(rule) for rule in given.resource_rules),
-        excluded=tuple(_rule(rule) for rule in given.exclude_resource_rules),
-        namespace_selector=build_selector(given.namespace_selector),
-        object_selector=build_selector(given.object_selector),
+        rules=tuple(_rule(rule) for rule in match_resources.resource_rules),
+        excluded=tuple(_rule(rule) for rule in match_resources.exclude_resource_rules),
+        namespace_selector=build_selector(match_resources.namespace_selector),
+        object_selector=build_selector(match_resources.object_selector),
     )
 
 

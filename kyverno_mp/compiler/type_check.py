@@ -111,14 +111,17 @@ def _warning(kind: _Kind, text: str, environment: Environment) -> str:
 
 
 def _environments(
-    cel: CEL, kinds: Sequence[_Kind], parameter: _Kind | None, known: KnownSchemas
+    cel: CEL,
+    kinds: Sequence[_Kind],
+    parameter: _Kind | None,
+    known_schemas: KnownSchemas,
 ) -> Iterator[tuple[_Kind, Environment]]:
     """Yield the environment of expressions for each kind with a known schema."""
     schemas = SchemaRecords()
     allowance = Allowance(TYPE_CHECK_STEPS_MAX)
-    params = None if parameter is None else _declare(schemas, parameter, known)
+    params = None if parameter is None else _declare(schemas, parameter, known_schemas)
     for kind in kinds:
-        subject = _declare(schemas, kind, known)
+        subject = _declare(schemas, kind, known_schemas)
         if subject is None:
             continue
         fields: dict[str, Type] = {}
@@ -141,8 +144,10 @@ def _type_of_variable(text: str, environment: Environment) -> Type:
         return types.DYN
 
 
-def _declare(schemas: SchemaRecords, kind: _Kind, known: KnownSchemas) -> Type | None:
-    given = known.get((kind.group, kind.version))
+def _declare(
+    schemas: SchemaRecords, kind: _Kind, known_schemas: KnownSchemas
+) -> Type | None:
+    given = known_schemas.get((kind.group, kind.version))
     name = name_of(given, *kind) if given is not None else ""
     return schemas.declare(given, name, kind.name) if given and name else None
 

@@ -263,8 +263,10 @@ def _validating(content: memoryview) -> EncodedPolicy:
     found = _VALIDATING.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
-    def body(given: ValidatingBodyIR) -> ValidatingBodyIR:
-        return ValidatingBodyIR(given.copy, given.constraints, (), (), failing)
+    def body(validating_body: ValidatingBodyIR) -> ValidatingBodyIR:
+        return ValidatingBodyIR(
+            validating_body.copy, validating_body.constraints, (), (), failing
+        )
 
     return _bounded(found, body, encode_validating_policy)
 
@@ -276,8 +278,10 @@ def _mutating(content: memoryview) -> EncodedPolicy | None:
     found = msgspec.structs.replace(found, targets=None)
     failing = (MutationIR(_FAILING),)
 
-    def body(given: MutatingBodyIR) -> MutatingBodyIR:
-        return MutatingBodyIR(given.copy, given.constraints, (), (), failing)
+    def body(mutating_body: MutatingBodyIR) -> MutatingBodyIR:
+        return MutatingBodyIR(
+            mutating_body.copy, mutating_body.constraints, (), (), failing
+        )
 
     return _bounded(found, body, encode_mutating_policy)
 
@@ -286,10 +290,18 @@ def _images(content: memoryview) -> EncodedPolicy:
     found = _IMAGES.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
-    def body(given: ImageBodyIR) -> ImageBodyIR:
+    def body(image_body: ImageBodyIR) -> ImageBodyIR:
         # No image matches this pattern, so no image is read from a registry.
         return ImageBodyIR(
-            given.copy, given.constraints, (), _NO_IMAGE, (), (), (), (), failing
+            image_body.copy,
+            image_body.constraints,
+            (),
+            _NO_IMAGE,
+            (),
+            (),
+            (),
+            (),
+            failing,
         )
 
     return _bounded(found, body, encode_image_policy)

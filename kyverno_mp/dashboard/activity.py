@@ -98,10 +98,12 @@ def activity_of(merged: Merged, about: Mapping[str, About]) -> Activity:
     return activity
 
 
-def _count(found: Activity, values: Mapping[str, str], result: str, count: int) -> None:
-    found.totals.of[result] += count
+def _count(
+    activity: Activity, values: Mapping[str, str], result: str, count: int
+) -> None:
+    activity.totals.of[result] += count
     for dimension, label in values.items():
-        groups = found.by[dimension]
+        groups = activity.by[dimension]
         value = "" if label == _CLUSTER else label
         if value not in groups:
             groups[value] = Counts()

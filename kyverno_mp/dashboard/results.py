@@ -55,16 +55,16 @@ class Query:
     kind: str = ""
     name: str = ""
 
-    def accept(self, one: Entry) -> bool:
+    def accept(self, entry: Entry) -> bool:
         """Return whether the query selects a result."""
         return (
-            (not self.result or one.result == self.result)
-            and (self.policy is None or one.policy == self.policy)
-            and (self.severity is None or one.severity == self.severity)
-            and (self.category is None or one.category == self.category)
-            and (self.namespace is None or one.namespace == self.namespace)
-            and (not self.kind or one.kind == self.kind)
-            and (not self.name or one.name == self.name)
+            (not self.result or entry.result == self.result)
+            and (self.policy is None or entry.policy == self.policy)
+            and (self.severity is None or entry.severity == self.severity)
+            and (self.category is None or entry.category == self.category)
+            and (self.namespace is None or entry.namespace == self.namespace)
+            and (not self.kind or entry.kind == self.kind)
+            and (not self.name or entry.name == self.name)
         )
 
 

@@ -24,12 +24,12 @@ class LiveAuthority:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
+    def may(self, access_query: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Return (allowed, reason). Raises: DependencyError."""
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": spec_of(asked),
+            "spec": spec_of(access_query),
         }
         call = Call(
             method="POST",
@@ -43,12 +43,12 @@ class LiveAuthority:
         return status.get("allowed") is True, str(status.get("reason") or "")
 
 
-def spec_of(asked: AccessQuery) -> Json:
+def spec_of(access_query: AccessQuery) -> Json:
     """Return the SubjectAccessReview's spec, for a resource or a non-resource path."""
-    given = dict(asked.attributes)
-    spec: Json = {"user": asked.user, "groups": list(asked.groups)}
-    if asked.extra:
-        spec["extra"] = dict(asked.extra)
+    given = dict(access_query.attributes)
+    spec: Json = {"user": access_query.user, "groups": list(access_query.groups)}
+    if access_query.extra:
+        spec["extra"] = dict(access_query.extra)
     if "path" in given:
         spec["nonResourceAttributes"] = given
         return spec

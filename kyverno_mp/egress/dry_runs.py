@@ -147,10 +147,10 @@ class LiveDryRuns:
 
 
 def _take_place(
-    places: threading.BoundedSemaphore, until_ns: int, held: ExitStack
+    places: threading.BoundedSemaphore, until_ns: int, exit_stack: ExitStack
 ) -> None:
     left_s = (until_ns - time.monotonic_ns()) / 1e9
     if not places.acquire(timeout=max(0.0, left_s)):
         message = "too many dry runs of signed manifests"
         raise DeadlinePassed("egress.dry_runs", message)
-    held.callback(places.release)
+    exit_stack.callback(places.release)

@@ -35,13 +35,13 @@ def open_logs(
     """Return the Exchange for logs that cluster-wide policies name."""
     transport = RegistryTransport(rules, resolve, on_call, pace=pace)
 
-    def call(asked: RegistryCall, deadline_ns: int) -> RegistryResponse:
-        parts, _ = taken_apart(asked.url)
+    def call(registry_call: RegistryCall, deadline_ns: int) -> RegistryResponse:
+        parts, _ = taken_apart(registry_call.url)
         host = (parts.hostname or "").rstrip(".")
         if parts.scheme != "https" and not _is_named(host, rules):
             message = f"calls to {host} are not allowed without TLS"
             raise ExpressionFailed("egress.denied", message)
-        return transport(asked, deadline_ns)
+        return transport(registry_call, deadline_ns)
 
     return call
 

@@ -91,20 +91,24 @@ class LiveObjects:
         return found[0].namespaced
 
     def _of_resource(
-        self, resource: Resource, asked: ObjectQuery, deadline_ns: int
+        self, resource: Resource, object_query: ObjectQuery, deadline_ns: int
     ) -> list[Json]:
-        exact = asked.namespace if not contains_wildcard(asked.namespace) else ""
-        named = bool(asked.name) and not contains_wildcard(asked.name)
+        exact = (
+            object_query.namespace
+            if not contains_wildcard(object_query.namespace)
+            else ""
+        )
+        named = bool(object_query.name) and not contains_wildcard(object_query.name)
         if named and (bool(exact) or not resource.namespaced):
-            one = self._one(resource.object((exact, asked.name)), deadline_ns)
+            one = self._one(resource.object((exact, object_query.name)), deadline_ns)
             return [] if one is None else [_typed(one, resource)]
         query: list[tuple[str, str]] = []
         if named:
-            query.append(("fieldSelector", f"metadata.name={asked.name}"))
+            query.append(("fieldSelector", f"metadata.name={object_query.name}"))
         return [
             _typed(each, resource)
             for each in self._list(resource.collection(exact), query, deadline_ns)
-            if _is_asked(each, asked)
+            if _is_asked(each, object_query)
         ]
 
     def _one(self, path: str, deadline_ns: int) -> Json | None:
@@ -141,7 +145,7 @@ class LiveObjects:
         self,
         whole: Json,
         resources: Sequence[Resource],
-        asked: ObjectQuery,
+        object_query: ObjectQuery,
         deadline_ns: int,
     ) -> list[Json]:
         """Return the requested subresources of one object."""
@@ -151,7 +155,10 @@ class LiveObjects:
             if (resource.api_version, resource.kind) != (version, kind):
                 continue
             selector = KindSelector(
-                resource.group, resource.version, resource.kind, asked.subresource
+                resource.group,
+                resource.version,
+                resource.kind,
+                object_query.subresource,
             )
             for part in self._kinds.resources(selector):
                 path = resource.object(_place(whole), part.subresource)
@@ -170,11 +177,11 @@ def _page(body: bytes, path: str) -> _Page:
         ) from error
 
 
-def _is_asked(raw: Json, asked: ObjectQuery) -> bool:
+def _is_asked(raw: Json, object_query: ObjectQuery) -> bool:
     namespace, name = _place(raw)
-    return (asked.namespace in _ANY or matches(asked.namespace, namespace)) and (
-        asked.name in _ANY or matches(asked.name, name)
-    )
+    return (
+        object_query.namespace in _ANY or matches(object_query.namespace, namespace)
+    ) and (object_query.name in _ANY or matches(object_query.name, name))
 
 
 def _typed(raw: Json, resource: Resource) -> Json:
@@ -189,5 +196,7 @@ def _place(raw: Json) -> tuple[str, str]:
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
 
 
-def _shown(asked: ObjectQuery) -> str:
-    return "/".join(filter(None, (asked.group, asked.version, asked.kind)))
+def _shown(object_query: ObjectQuery) -> str:
+    return "/".join(
+        filter(None, (object_query.group, object_query.version, object_query.kind))
+    )

@@ -84,14 +84,14 @@ class Reads:
             level = below
         return True
 
-    def add(self, other: "Reads") -> None:
+    def add(self, reads: "Reads") -> None:
         """Add the reads of ``other``."""
-        self.whole = self.whole or other.whole
-        self.names = self.names or other.names
-        for name, below in other.fields.items():
+        self.whole = self.whole or reads.whole
+        self.names = self.names or reads.names
+        for name, below in reads.fields.items():
             self.field(name).add(below)
-        if other.element is not None:
-            self.each.add(other.element)
+        if reads.element is not None:
+            self.each.add(reads.element)
 
 
 class ReadsUnknown(Exception):

@@ -101,12 +101,14 @@ class Artifacts:
         kind = answer.headers.get("content-type", "").partition(";")[0].strip()
         return Descriptor(kind, digest, answer.body)
 
-    def document(self, place: Reference, digest: str, deadline_ns: int) -> Descriptor:
+    def document(
+        self, reference: Reference, digest: str, deadline_ns: int
+    ) -> Descriptor:
         """Return a manifest by its digest.
 
         Raises: ExpressionFailed with the message of a failed GET, DependencyError.
         """
-        return self.manifest(parsed(f"{place.place}@{digest}"), deadline_ns)
+        return self.manifest(parsed(f"{reference.place}@{digest}"), deadline_ns)
 
     def manifest(self, named: Reference, deadline_ns: int) -> Descriptor:
         """Return the manifest of a reference. Raises: as ``document``."""
@@ -117,24 +119,24 @@ class Artifacts:
         digest = _digest(answer.body, named.digest, named.name)
         return Descriptor(kind, digest, answer.body)
 
-    def blob(self, place: Reference, digest: str, deadline_ns: int) -> bytes:
+    def blob(self, reference: Reference, digest: str, deadline_ns: int) -> bytes:
         """Return a blob after checking its digest.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        found = self._blob(place, digest, deadline_ns)
+        found = self._blob(reference, digest, deadline_ns)
         if found.problem:
             raise failed(found.problem)
         return found.payload
 
     def referring(
-        self, place: Reference, digest: str, deadline_ns: int
+        self, reference: Reference, digest: str, deadline_ns: int
     ) -> list[dict[str, Json]]:
         """Return the descriptors of the OCI 1.1 referrers of a digest.
 
         Raises: ExpressionFailed (also if there are too many), DependencyError.
         """
-        listed = self._referring(place, digest, deadline_ns)
+        listed = self._referring(reference, digest, deadline_ns)
         if len(listed) > IMAGE_REFERRERS_MAX:
             raise failed(
                 "failed to fetch referrers: too many referrers found, max limit is"
@@ -144,7 +146,7 @@ class Artifacts:
 
     def signatures(
         self,
-        place: Reference,
+        reference: Reference,
         digest: str,
         suffix: str,
         deadline_ns: int,
@@ -157,47 +159,51 @@ class Artifacts:
         """
         tag = f"{prefix}{digest.replace(':', '-', 1)}.{suffix}"
         if _TAG.fullmatch(tag) is None:
-            raise failed(f"{place.place}: the tag of the signatures is invalid: {tag}")
-        named = Reference(place.registry, place.repository, tag, "")
+            raise failed(
+                f"{reference.place}: the tag of the signatures is invalid: {tag}"
+            )
+        named = Reference(reference.registry, reference.repository, tag, "")
         url, answer = self._manifest(named, deadline_ns)
         if answer.status == _MISSING:
             return []
         if answer.status != _OK:
             raise failed(http_error(url, answer))
-        return self._layers(place, answer.body, named.name, deadline_ns)
+        return self._layers(reference, answer.body, named.name, deadline_ns)
 
-    def referrers(self, place: Reference, digest: str, deadline_ns: int) -> list[Layer]:
+    def referrers(
+        self, reference: Reference, digest: str, deadline_ns: int
+    ) -> list[Layer]:
         """Return the layers of the last OCI 1.1 referrer with signatures.
 
         KYVERNO: only the last referrer is read (docs/behaviour/images 3.2).
         Raises: ExpressionFailed, DependencyError.
         """
         chosen = ""
-        for entry in self._referring(place, digest, deadline_ns):
+        for entry in self._referring(reference, digest, deadline_ns):
             found = entry.get("digest")
             if entry.get("artifactType") == _SIGNATURE_TYPE and type(found) is str:
                 chosen = found
         if not chosen:
             return []
-        named = parsed(f"{place.place}@{chosen}")
+        named = parsed(f"{reference.place}@{chosen}")
         url, answer = self._manifest(named, deadline_ns)
         if answer.status != _OK:
             raise failed(http_error(url, answer))
         _digest(answer.body, chosen, named.name)
-        return self._layers(place, answer.body, named.name, deadline_ns)
+        return self._layers(reference, answer.body, named.name, deadline_ns)
 
     def _referring(
-        self, place: Reference, digest: str, deadline_ns: int
+        self, reference: Reference, digest: str, deadline_ns: int
     ) -> list[dict[str, Json]]:
         url, answer = self._read(
-            place, f"referrers/{digest}", deadline_ns, REGISTRY_MANIFEST_BYTES_MAX
+            reference, f"referrers/{digest}", deadline_ns, REGISTRY_MANIFEST_BYTES_MAX
         )
         kind = answer.headers.get("content-type", "")
         if answer.status in _NO_REFERRERS or (
             answer.status == _OK and "image.index" not in kind
         ):
             tag = digest.replace(":", "-", 1)
-            named = Reference(place.registry, place.repository, tag, "")
+            named = Reference(reference.registry, reference.repository, tag, "")
             url, answer = self._manifest(named, deadline_ns)
             if answer.status == _MISSING:
                 return []
@@ -208,7 +214,7 @@ class Artifacts:
         return [entry for entry in entries if type(entry) is dict]
 
     def _layers(
-        self, place: Reference, manifest: bytes, name: str, deadline_ns: int
+        self, reference: Reference, manifest: bytes, name: str, deadline_ns: int
     ) -> list[Layer]:
         listed = json_object(manifest, name).get("layers")
         layers = listed if type(listed) is list else []
@@ -223,7 +229,7 @@ class Artifacts:
             given, digest = fields.get("annotations"), str(fields.get("digest"))
             blob = blobs.get(digest)
             if blob is None:
-                blob = blobs[digest] = self._blob(place, digest, deadline_ns)
+                blob = blobs[digest] = self._blob(reference, digest, deadline_ns)
             # A blob is read once, but each layer's signature is checked over the whole
             # payload.
             left -= blob.received
@@ -236,10 +242,10 @@ class Artifacts:
             found.append(Layer(digest, blob.payload, annotations, blob.problem))
         return found
 
-    def _blob(self, place: Reference, digest: str, deadline_ns: int) -> _Blob:
+    def _blob(self, reference: Reference, digest: str, deadline_ns: int) -> _Blob:
         received = 0
         try:
-            named = parsed(f"{place.place}@{digest}")
+            named = parsed(f"{reference.place}@{digest}")
             # A read that fails half-way may have transferred the maximum.
             received = REGISTRY_BLOB_BYTES_MAX
             url, answer = self._read(
@@ -260,14 +266,14 @@ class Artifacts:
         return self._read(reference, path, deadline_ns, REGISTRY_MANIFEST_BYTES_MAX)
 
     def _read(
-        self, place: Reference, path: str, deadline_ns: int, bytes_max: int
+        self, reference: Reference, path: str, deadline_ns: int, bytes_max: int
     ) -> tuple[str, RegistryResponse]:
         """Read below a repository; an invalid response fails only this read.
 
         Raises: ExpressionFailed, DependencyError.
         """
         try:
-            return self._client.read(place, path, deadline_ns, bytes_max=bytes_max)
+            return self._client.read(reference, path, deadline_ns, bytes_max=bytes_max)
         except InputError as error:
             # SAFETY: otherwise one registry's response would hide the failures of other
             # images.

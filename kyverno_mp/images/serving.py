@@ -179,25 +179,33 @@ class ServedReview:
     def _once(
         self,
         kind: str,
-        asked: SignatureQuery,
+        signature_query: SignatureQuery,
         deadline_ns: int,
         verified: Callable[[], Json],
     ) -> Json:
         cache = self._cache
-        key = self._key(kind, asked, deadline_ns) if cache and asked.use_cache else None
+        key = (
+            self._key(kind, signature_query, deadline_ns)
+            if cache and signature_query.use_cache
+            else None
+        )
         if cache is None or key is None:
             return verified()
         return cache.once(key, deadline_ns, verified, self._review.valid_s)
 
-    def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:
+    def _key(
+        self, kind: str, signature_query: SignatureQuery, deadline_ns: int
+    ) -> bytes | None:
         """Return the key of a result, None if the image has no digest."""
         try:
-            place = parsed(asked.image).place
-            digest = self.digest(asked.image, asked.access, deadline_ns)
+            place = parsed(signature_query.image).place
+            digest = self.digest(
+                signature_query.image, signature_query.access, deadline_ns
+            )
         except ExpressionFailed:
             # Verification will fail as well, with the right message.
             return None
-        whole = asked._replace(image="", use_cache=True, namespace="")
+        whole = signature_query._replace(image="", use_cache=True, namespace="")
         bound = [_VERSION, kind, place, digest, whole]
         return hashlib.sha256(
             msgspec.json.encode(bound, order="deterministic")

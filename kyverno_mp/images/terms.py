@@ -62,7 +62,7 @@ class NoTrustRoot:
 
 
 def terms_of(
-    asked: SignatureQuery,
+    signature_query: SignatureQuery,
     trust: TrustRoot,
     now: datetime,
     deadline_ns: int,
@@ -70,12 +70,12 @@ def terms_of(
     tick: Callable[[], None] = lambda: None,
 ) -> Terms:
     """Return the requirements on a signature. Raises: ExpressionFailed."""
-    roots = _pool(asked.roots, "failed to load Root certificates")
-    check_algorithm(asked.algorithm)
-    key = _key(asked)
-    if key is None and asked.chain:
-        roots = _pool(asked.chain, "failed to load certificates")
-    elif key is None and not asked.is_keyless:
+    roots = _pool(signature_query.roots, "failed to load Root certificates")
+    check_algorithm(signature_query.algorithm)
+    key = _key(signature_query)
+    if key is None and signature_query.chain:
+        roots = _pool(signature_query.chain, "failed to load certificates")
+    elif key is None and not signature_query.is_keyless:
         # SAFETY: with the trust root alone, any signer would pass.
         raise failed("the attestor names no key, certificate or identity")
     elif key is None and not roots:
@@ -88,22 +88,24 @@ def terms_of(
         now=now,
         key=key,
         roots=roots,
-        log=_log(asked, trust, deadline_ns),
-        scts=_scts(asked, key, trust, deadline_ns),
-        authority=_authority(asked),
+        log=_log(signature_query, trust, deadline_ns),
+        scts=_scts(signature_query, key, trust, deadline_ns),
+        authority=_authority(signature_query),
         search=search,
         tick=tick,
     )
 
 
-def _key(asked: SignatureQuery) -> StaticKey | None:
-    if asked.key:
-        return static_key(asked.key, asked.algorithm)
-    if not asked.certificate:
+def _key(signature_query: SignatureQuery) -> StaticKey | None:
+    if signature_query.key:
+        return static_key(signature_query.key, signature_query.algorithm)
+    if not signature_query.certificate:
         return None
-    key = certificate_key(asked.certificate, asked.algorithm)
-    if asked.chain:
-        _check_policy_chain(policy_certificate(asked.certificate), asked.chain)
+    key = certificate_key(signature_query.certificate, signature_query.algorithm)
+    if signature_query.chain:
+        _check_policy_chain(
+            policy_certificate(signature_query.certificate), signature_query.chain
+        )
     return key
 
 
@@ -147,13 +149,15 @@ def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
         raise failed(f"{prefix}: {error}") from None
 
 
-def _log(asked: SignatureQuery, trust: TrustRoot, deadline_ns: int) -> LogKeys | None:
-    if asked.logs.is_ignored:
+def _log(
+    signature_query: SignatureQuery, trust: TrustRoot, deadline_ns: int
+) -> LogKeys | None:
+    if signature_query.logs.is_ignored:
         return None
     prefix = "failed to load Rekor public keys"
     try:
-        if asked.logs.key:
-            return log_keys([asked.logs.key])
+        if signature_query.logs.key:
+            return log_keys([signature_query.logs.key])
         return trust.rekor_keys(deadline_ns)
     except ValueError as error:
         message = f"{prefix}: failed to get rekor public keys: {error}"
@@ -163,15 +167,18 @@ def _log(asked: SignatureQuery, trust: TrustRoot, deadline_ns: int) -> LogKeys |
 
 
 def _scts(
-    asked: SignatureQuery, key: StaticKey | None, trust: TrustRoot, deadline_ns: int
+    signature_query: SignatureQuery,
+    key: StaticKey | None,
+    trust: TrustRoot,
+    deadline_ns: int,
 ) -> LogKeys | None:
     """Return the keys; the trust root's are used only to verify a certificate."""
-    if asked.logs.ignores_scts:
+    if signature_query.logs.ignores_scts:
         return None
     prefix = "failed to load CTLogs public keys"
     try:
-        if asked.logs.scts_key:
-            return log_keys([asked.logs.scts_key])
+        if signature_query.logs.scts_key:
+            return log_keys([signature_query.logs.scts_key])
         return trust.ctlog_keys(deadline_ns) if key is None else None
     except ValueError as error:
         message = f"{prefix}: failed to get transparency log public keys: {error}"
@@ -180,5 +187,9 @@ def _scts(
         raise failed(f"{prefix}: {error.message}") from error
 
 
-def _authority(asked: SignatureQuery) -> Authority | None:
-    return authority_of(asked.logs.tsa_chain) if asked.logs.tsa_chain else None
+def _authority(signature_query: SignatureQuery) -> Authority | None:
+    return (
+        authority_of(signature_query.logs.tsa_chain)
+        if signature_query.logs.tsa_chain
+        else None
+    )

@@ -121,113 +121,126 @@ class ImageReview:
         """Use a digest that was resolved for another review."""
         self._digests[image, access] = digest
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed.
 
         Raises: ExpressionFailed with upstream's message, DependencyError.
         """
-        if asked.form == _NOTARY:
-            return self._notary(asked, deadline_ns)
-        if asked.form == _BUNDLE:
-            return self._bundles(asked, deadline_ns)[0]
+        if signature_query.form == _NOTARY:
+            return self._notary(signature_query, deadline_ns)
+        if signature_query.form == _BUNDLE:
+            return self._bundles(signature_query, deadline_ns)[0]
         until = self._deadline_ns(deadline_ns)
-        terms = self._terms(asked, until)
-        place, digest = self._located(asked, deadline_ns)
+        terms = self._terms(signature_query, until)
+        place, digest = self._located(signature_query, deadline_ns)
         layers: list[Layer] = []
-        artifacts = Artifacts(self._client(asked.access))
+        artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
-        if asked.oci11:
+        if signature_query.oci11:
             # KYVERNO: if the referrers cannot be read, the tag is used silently.
             with suppress(InputError, DependencyError):
                 layers = artifacts.referrers(place, digest, until)
                 if layers:
-                    return _verified(layers, digest, terms, asked)
+                    return _verified(layers, digest, terms, signature_query)
         layers = artifacts.signatures(place, digest, "sig", until)
-        return _verified(layers, digest, terms, asked)
+        return _verified(layers, digest, terms, signature_query)
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the statements about the image that the attestor has signed.
 
         Raises: ExpressionFailed with upstream's message, DependencyError.
         """
-        if asked.form == _NOTARY:
-            return [self._notary_statement(asked, deadline_ns)]
-        if asked.form == _BUNDLE:
+        if signature_query.form == _NOTARY:
+            return [self._notary_statement(signature_query, deadline_ns)]
+        if signature_query.form == _BUNDLE:
             from kyverno_mp.images.bundles.reader import statements_of
 
-            return statements_of(self._bundles(asked, deadline_ns)[1])
-        terms = self._terms(asked, self._deadline_ns(deadline_ns))
-        place, digest = self._located(asked, deadline_ns)
-        artifacts = Artifacts(self._client(asked.access))
+            return statements_of(self._bundles(signature_query, deadline_ns)[1])
+        terms = self._terms(signature_query, self._deadline_ns(deadline_ns))
+        place, digest = self._located(signature_query, deadline_ns)
+        artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
         layers = artifacts.signatures(place, digest, "att", until)
         found = []
         for verified_statement in verified_statements(layers, digest, terms):
             try:
-                require_identity([verified_statement.certificate], asked.identity)
+                require_identity(
+                    [verified_statement.certificate], signature_query.identity
+                )
             except ExpressionFailed:
                 # KYVERNO: one statement of the type by another identity fails them all.
-                if verified_statement.content.get("type") == asked.predicate_type:
+                if (
+                    verified_statement.content.get("type")
+                    == signature_query.predicate_type
+                ):
                     raise
                 # SAFETY: upstream passes such a signer's statement to conditions.
                 continue
             found.append(verified_statement)
-        if asked.annotations:
+        if signature_query.annotations:
             # KYVERNO: an envelope has no annotations, so required annotations always
             # fail.
-            check_annotations([], asked.annotations)
+            check_annotations([], signature_query.annotations)
         return [one.content for one in found]
 
     def attempts(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Iterator[tuple[Layer, str]]:
         """Yield each Cosign signature with the reason for its failure, "" if valid.
 
         For display only; ``verify`` and ``statements`` decide. Raises: as these.
         """
-        terms = self._terms(asked, self._deadline_ns(deadline_ns))
-        place, digest = self._located(asked, deadline_ns)
-        artifacts = Artifacts(self._client(asked.access))
+        terms = self._terms(signature_query, self._deadline_ns(deadline_ns))
+        place, digest = self._located(signature_query, deadline_ns)
+        artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
         layers: list[Layer] = []
-        if asked.oci11 and not asked.predicate_type:
+        if signature_query.oci11 and not signature_query.predicate_type:
             with suppress(InputError, DependencyError):
                 layers = artifacts.referrers(place, digest, until)
-        suffix = "att" if asked.predicate_type else "sig"
+        suffix = "att" if signature_query.predicate_type else "sig"
         layers = layers or artifacts.signatures(place, digest, suffix, until)
         for layer in layers:
             try:
-                if asked.predicate_type:
+                if signature_query.predicate_type:
                     for verified_statement in verified_statements(
                         [layer], digest, terms
                     ):
                         require_identity(
-                            [verified_statement.certificate], asked.identity
+                            [verified_statement.certificate], signature_query.identity
                         )
                 else:
-                    _verified([layer], digest, terms, asked)
+                    _verified([layer], digest, terms, signature_query)
             except ExpressionFailed as error:
                 reason = error.message.removeprefix("no matching signatures: ")
                 yield layer, reason.removeprefix("no matching attestations: ")
             else:
                 yield layer, ""
 
-    def with_key(self, asked: SignatureQuery, deadline_ns: int) -> SignatureQuery:
+    def with_key(
+        self, signature_query: SignatureQuery, deadline_ns: int
+    ) -> SignatureQuery:
         """Return the query with the key in place of a reference to one.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        return self._with_key(asked, self._deadline_ns(deadline_ns))
+        return self._with_key(signature_query, self._deadline_ns(deadline_ns))
 
-    def _with_key(self, asked: SignatureQuery, until_ns: int) -> SignatureQuery:
-        if asked.form in (_NOTARY, _BUNDLE):
+    def _with_key(
+        self, signature_query: SignatureQuery, until_ns: int
+    ) -> SignatureQuery:
+        if signature_query.form in (_NOTARY, _BUNDLE):
             # KYVERNO: these types read no key.
-            return asked
-        tenant = asked.namespace if asked.is_tenants else None
-        key = referenced_key(asked.key, tenant, self._providers, until_ns)
-        return asked if key == asked.key else asked._replace(key=key)
+            return signature_query
+        tenant = signature_query.namespace if signature_query.is_tenants else None
+        key = referenced_key(signature_query.key, tenant, self._providers, until_ns)
+        return (
+            signature_query
+            if key == signature_query.key
+            else signature_query._replace(key=key)
+        )
 
     def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
         send = self._tenants_send if asked.is_tenants else self._send
@@ -250,31 +263,38 @@ class ImageReview:
         return replace(terms, hold=self._valid.hold)
 
     def _bundles(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> "tuple[str, list[Bundle]]":
         """Return the digest of the image and the valid bundles."""
         # Imported late, because reviews without bundles do not need it.
         from kyverno_mp.images.bundles.reader import bundles_of, verified_bundles
 
-        place = parsed(asked.image)
+        place = parsed(signature_query.image)
         until = self._deadline_ns(deadline_ns)
         try:
-            image = self._described(place, asked, deadline_ns)
-            artifacts = Artifacts(self._client(asked.access))
+            image = self._described(place, signature_query, deadline_ns)
+            artifacts = Artifacts(self._client(signature_query.access))
             bundles = bundles_of(artifacts, place, image, until)
         except (ExpressionFailed, RegistryUnavailable) as error:
-            message = f"failed to fetch bundles: {asked.image}: {error.message}"
+            message = (
+                f"failed to fetch bundles: {signature_query.image}: {error.message}"
+            )
             raise type(error)(error.code, message) from error
-        held = verified_bundles(bundles, asked, image.digest, self._trust, until)
+        held = verified_bundles(
+            bundles, signature_query, image.digest, self._trust, until
+        )
         return image.digest, held
 
-    def _notary(self, asked: SignatureQuery, deadline_ns: int) -> str:
-        reader = self._notary_reader(asked, deadline_ns)
-        place = parsed(asked.image)
+    def _notary(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
+        reader = self._notary_reader(signature_query, deadline_ns)
+        place = parsed(signature_query.image)
         try:
-            image = self._described(place, asked, deadline_ns)
+            image = self._described(place, signature_query, deadline_ns)
         except (ExpressionFailed, RegistryUnavailable) as error:
-            message = f"failed to parse image reference: {asked.image}: {error.message}"
+            message = (
+                f"failed to parse image reference: {signature_query.image}:"
+                f" {error.message}"
+            )
             raise type(error)(error.code, message) from error
         try:
             reader.verify(place, image)
@@ -284,47 +304,57 @@ class ImageReview:
         return image.digest
 
     def _notary_statement(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> dict[str, Json]:
-        reader = self._notary_reader(asked, deadline_ns)
-        place = parsed(asked.image)
-        image = self._described(place, asked, deadline_ns)
-        return reader.statement(place, image, asked.predicate_type, asked.image)
+        reader = self._notary_reader(signature_query, deadline_ns)
+        place = parsed(signature_query.image)
+        image = self._described(place, signature_query, deadline_ns)
+        return reader.statement(
+            place, image, signature_query.predicate_type, signature_query.image
+        )
 
-    def _notary_reader(self, asked: SignatureQuery, deadline_ns: int) -> "NotaryReader":
+    def _notary_reader(
+        self, signature_query: SignatureQuery, deadline_ns: int
+    ) -> "NotaryReader":
         # Imported late, because reviews without Notary signatures do not need it.
         from kyverno_mp.images.notation.reader import NotaryReader, load_trusted
 
-        trusted = load_trusted(asked.certificate, asked.chain)
-        artifacts = Artifacts(self._client(asked.access))
+        trusted = load_trusted(signature_query.certificate, signature_query.chain)
+        artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
         return NotaryReader(artifacts, trusted, self._now(), until, self._valid.hold)
 
     def _described(
-        self, place: Reference, asked: SignatureQuery, deadline_ns: int
+        self, reference: Reference, signature_query: SignatureQuery, deadline_ns: int
     ) -> Descriptor:
         """Return the descriptor of the image's tag, which is resolved once."""
-        key = asked.image, asked.access
-        digest = place.digest or self._digests.get(key, "")
-        named = Reference(place.registry, place.repository, place.tag, digest)
-        artifacts = Artifacts(self._client(asked.access))
+        key = signature_query.image, signature_query.access
+        digest = reference.digest or self._digests.get(key, "")
+        named = Reference(
+            reference.registry, reference.repository, reference.tag, digest
+        )
+        artifacts = Artifacts(self._client(signature_query.access))
         found = artifacts.described(named, self._deadline_ns(deadline_ns))
         self._digests[key] = found.digest
         return found
 
     def _located(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> tuple[Reference, str]:
         """Return the repository of the signatures, and the image's digest."""
-        place = parsed(asked.image)
-        if asked.repository:
-            message = f"failed to parse signature repository {asked.repository}"
+        place = parsed(signature_query.image)
+        if signature_query.repository:
+            message = (
+                f"failed to parse signature repository {signature_query.repository}"
+            )
             try:
-                place = parsed(asked.repository)
+                place = parsed(signature_query.repository)
             except ExpressionFailed as error:
                 raise failed(message) from error
         try:
-            digest = self.digest(asked.image, asked.access, deadline_ns)
+            digest = self.digest(
+                signature_query.image, signature_query.access, deadline_ns
+            )
         except ExpressionFailed as error:
             if error.code != NOT_FOUND:
                 raise
@@ -333,11 +363,11 @@ class ImageReview:
 
 
 def _verified(
-    layers: Sequence[Layer], digest: str, terms: Terms, asked: SignatureQuery
+    layers: Sequence[Layer], digest: str, terms: Terms, signature_query: SignatureQuery
 ) -> str:
     found = verified_payloads(layers, digest, terms)
     # KYVERNO: identity and annotations may match two different signatures.
-    require_identity([one.certificate for one in found], asked.identity)
-    if asked.annotations:
-        check_annotations([one.content for one in found], asked.annotations)
+    require_identity([one.certificate for one in found], signature_query.identity)
+    if signature_query.annotations:
+        check_annotations([one.content for one in found], signature_query.annotations)
     return digest

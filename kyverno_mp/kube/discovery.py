@@ -223,43 +223,43 @@ def _aggregated(groups: Iterable[_Group], stale: list[str]) -> list[Resource]:
     return found
 
 
-def _of_aggregated(group: str, version: str, one: _Resource) -> list[Resource]:
-    namespaced = one.scope == "Namespaced"
-    kind = one.response_kind.kind if one.response_kind else ""
+def _of_aggregated(group: str, version: str, resource: _Resource) -> list[Resource]:
+    namespaced = resource.scope == "Namespaced"
+    kind = resource.response_kind.kind if resource.response_kind else ""
     whole = Resource(
         group=group,
         version=version,
-        plural=one.resource,
+        plural=resource.resource,
         kind=kind,
         namespaced=namespaced,
-        verbs=one.verbs,
+        verbs=resource.verbs,
     )
     parts = [
         Resource(
             group=group,
             version=version,
-            plural=one.resource,
+            plural=resource.resource,
             kind=part.response_kind.kind if part.response_kind else "",
             namespaced=namespaced,
             subresource=part.subresource,
             verbs=part.verbs,
         )
-        for part in one.subresources
+        for part in resource.subresources
     ]
     return [whole, *parts]
 
 
-def _of_old(group_version: str, one: _OldResource) -> Resource:
+def _of_old(group_version: str, old_resource: _OldResource) -> Resource:
     group, _, version = group_version.rpartition("/")
-    plural, _, subresource = one.name.partition("/")
+    plural, _, subresource = old_resource.name.partition("/")
     return Resource(
         group=group,
         version=version,
         plural=plural,
-        kind=one.kind,
-        namespaced=one.namespaced,
+        kind=old_resource.kind,
+        namespaced=old_resource.namespaced,
         subresource=subresource,
-        verbs=one.verbs,
+        verbs=old_resource.verbs,
     )
 
 

@@ -48,9 +48,9 @@ class _Content:
         packed |= {key: before.packed[key] for key in theirs if key in before.packed}
         return _Content(dict(sorted((mine | theirs).items())), names, packed)
 
-    def is_same(self, other: "_Content") -> bool:
+    def is_same(self, content: "_Content") -> bool:
         """Return whether both publish the same."""
-        return self.policies == other.policies and self.names == other.names
+        return self.policies == content.policies and self.names == content.names
 
 
 class PolicySegments:

@@ -40,10 +40,10 @@ def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
     return ""
 
 
-def _in_manifests(given: Manifests) -> Iterator[str]:
-    if given.repository:
+def _in_manifests(manifests: Manifests) -> Iterator[str]:
+    if manifests.repository:
         yield f"{_MANIFESTS}.repository"
-    for listed in given.attestors:
+    for listed in manifests.attestors:
         yield from _in_manifest_set(listed, f"{_MANIFESTS}.attestors")
 
 
@@ -69,14 +69,16 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
             yield f"{place}.repository"
 
 
-def _in_manifest_keyless(given: KeylessAttestor, place: str) -> Iterator[str]:
+def _in_manifest_keyless(
+    keyless_attestor: KeylessAttestor, place: str
+) -> Iterator[str]:
     # SAFETY: upstream ignores the expressions; without a subject, it accepts any
     # signer.
-    if given.subject_reg_exp or given.issuer_reg_exp:
+    if keyless_attestor.subject_reg_exp or keyless_attestor.issuer_reg_exp:
         yield f"{place} with regular expressions"
-    if given.additional_extensions:
+    if keyless_attestor.additional_extensions:
         yield f"{place}.additionalExtensions"
-    if not given.subject:
+    if not keyless_attestor.subject:
         yield f"{place} without subject"
 
 

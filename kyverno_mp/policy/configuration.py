@@ -208,15 +208,15 @@ def _webhooks(text: str) -> _Found:
     }
 
 
-def _selector(given: _Selector | None) -> Json | None:
-    if given is None:
+def _selector(selector: _Selector | None) -> Json | None:
+    if selector is None:
         return None
-    labels = given.match_labels or {}
+    labels = selector.match_labels or {}
     for key, value in labels.items():
         # K8S: selectors of webhooks, unlike selectors of rules, cannot have wildcards.
         if not is_label_key(key) or not is_label_value(value):
             raise ValueError(f"{key}: {value!r} is not a label")
-    terms = given.match_expressions or ()
+    terms = selector.match_expressions or ()
     error = check_selector(
         tuple(labels.items()), [(t.key, t.operator, t.values or ()) for t in terms]
     )

@@ -216,16 +216,16 @@ class Coordinator:
 
 
 def run_coordinator(
-    place: PoolPlace, client: Client, work: Work, successes: Successes
+    pool_place: PoolPlace, client: Client, work: Work, successes: Successes
 ) -> None:
     """Run the coordinator until SIGTERM."""
     threading.excepthook = _exit_after_thread_failure
     # Threads inherit the mask: only the main thread waits for signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS | {signal.SIGHUP})
-    settings = place.settings
-    page = Page.claim(place.pages, place.name)
+    settings = pool_place.settings
+    page = Page.claim(pool_place.pages, pool_place.name)
     recorder = Recorder(page, settings.metrics_series_max)
-    tools = _tools_of(place, client, successes)
+    tools = _tools_of(pool_place, client, successes)
     stopping = threading.Event()
     lease = threading.Thread(
         target=tools.election.run, args=(stopping,), name="lease", daemon=True
@@ -248,15 +248,15 @@ def run_coordinator(
     _write(tools, recorder)
 
 
-def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
-    settings = place.settings
+def _tools_of(pool_place: PoolPlace, client: Client, successes: Successes) -> Tools:
+    settings = pool_place.settings
     metrics = PoolMetrics()
     client.on_query = metrics.query
-    client.rights = MissingRights(place.lease)
+    client.rights = MissingRights(pool_place.lease)
     identity = settings.pod_name or socket.gethostname()
     terms = Terms(
         namespace=settings.namespace,
-        name=place.lease,
+        name=pool_place.lease,
         identity=identity,
         retry_s=settings.lease_retry_s,
     )
@@ -267,7 +267,7 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
         queued_max=settings.events_queued_max,
     )
     return Tools(
-        place=place,
+        place=pool_place,
         client=client,
         election=Election.watching(client, terms),
         events=events,

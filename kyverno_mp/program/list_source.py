@@ -83,9 +83,12 @@ class ListSource(Generic[T]):
             known = self._memo[asked] = self._select(asked)
         return known
 
-    def _select(self, asked: RequestKey) -> Sequence[PolicyCandidates[T]]:
+    def _select(self, request_key: RequestKey) -> Sequence[PolicyCandidates[T]]:
         selected = (
-            (position, tuple(ref for match, ref in rules if _may_match(match, asked)))
+            (
+                position,
+                tuple(ref for match, ref in rules if _may_match(match, request_key)),
+            )
             for position, rules in enumerate(self._rules)
         )
         return tuple(
@@ -95,14 +98,14 @@ class ListSource(Generic[T]):
         )
 
 
-def _may_match(match: MatchIR, asked: RequestKey) -> bool:
-    holds = [_filter_may_match(record, asked) for record in match.filters]
+def _may_match(match: MatchIR, request_key: RequestKey) -> bool:
+    holds = [_filter_may_match(record, request_key) for record in match.filters]
     return any(holds) and (match.mode == "any" or all(holds))
 
 
-def _filter_may_match(record: FilterIR, asked: RequestKey) -> bool:
-    if record.operations and asked[4] not in record.operations:
+def _filter_may_match(record: FilterIR, request_key: RequestKey) -> bool:
+    if record.operations and request_key[4] not in record.operations:
         return False
     return not record.kinds or any(
-        selector_matches(kind, asked[:4]) for kind in record.kinds
+        selector_matches(kind, request_key[:4]) for kind in record.kinds
     )

@@ -157,11 +157,11 @@ class ReviewedImages(Protocol):
         Raises: ExpressionFailed, RegistryUnavailable, DeadlinePassed.
         """
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor signed. Raises: as ``digest`` does."""
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements. Raises: as ``digest`` does."""
 
@@ -229,7 +229,7 @@ class ManifestAnswer(NamedTuple):
 class SignedManifests(Protocol):
     """Port for the signatures of objects."""
 
-    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
+    def verify(self, manifest_query: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
 
         Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
@@ -289,7 +289,7 @@ class ObjectQuery(NamedTuple):
 class Objects(Protocol):
     """Port for the cluster's objects by kind: the targets of mutate-existing rules."""
 
-    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, object_query: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
         Raises: ExpressionFailed (an unknown kind), KubeUnavailable, DeadlinePassed.
@@ -312,7 +312,7 @@ class AccessQuery(NamedTuple):
 class Authority(Protocol):
     """Port for the cluster's authorizer."""
 
-    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
+    def may(self, access_query: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Return whether access is allowed, and the authorizer's reason.
 
         Raises: DependencyError.

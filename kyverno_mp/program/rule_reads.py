@@ -62,8 +62,8 @@ def rule_reads(rule: RuleIR) -> Reads | None:
     return None if target.is_too_large() else target
 
 
-def _is_plain(place: Reads, known: Iterable[str]) -> bool:
-    return not (place.whole or place.names) and place.fields.keys() <= set(known)
+def _is_plain(reads: Reads, known: Iterable[str]) -> bool:
+    return not (reads.whole or reads.names) and reads.fields.keys() <= set(known)
 
 
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:

@@ -53,18 +53,18 @@ def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
     return Image(reference, found.digest, document, manifest)
 
 
-def _document(found: Manifest, reference: Reference) -> dict[str, Json]:
-    document = _json(found.body, reference)
-    known = _is_of(found, document, (*INDEX_TYPES, *MANIFEST_TYPES))
+def _document(manifest: Manifest, reference: Reference) -> dict[str, Json]:
+    document = _json(manifest.body, reference)
+    known = _is_of(manifest, document, (*INDEX_TYPES, *MANIFEST_TYPES))
     if type(document) is not dict or not known:
-        raise _invalid(reference, f"unsupported media type {found.media_type!r}")
+        raise _invalid(reference, f"unsupported media type {manifest.media_type!r}")
     return document
 
 
-def _is_of(found: Manifest, document: Json, types: tuple[str, ...]) -> bool:
+def _is_of(manifest: Manifest, document: Json, types: tuple[str, ...]) -> bool:
     """Compare the media type, or the document's if the registry sends only JSON."""
-    if found.media_type in (*INDEX_TYPES, *MANIFEST_TYPES):
-        return found.media_type in types
+    if manifest.media_type in (*INDEX_TYPES, *MANIFEST_TYPES):
+        return manifest.media_type in types
     return type(document) is dict and document.get("mediaType") in types
 
 

@@ -68,12 +68,12 @@ class Times(NamedTuple):
 
 
 def with_reviewed(
-    found: Evaluated, reviewed: Sequence[Row]
+    evaluated: Evaluated, reviewed: Sequence[Row]
 ) -> tuple[Evaluated, dict[bytes, int]]:
     """Return the results of a scan and of reviews together, and the reviews' times."""
     if not reviewed:
-        return found, {}
-    scanned = zip(found.rows, each_fingerprint(found.fingerprints), strict=True)
+        return evaluated, {}
+    scanned = zip(evaluated.rows, each_fingerprint(evaluated.fingerprints), strict=True)
     rows = [(place_of(ROW.decode(raw)), raw, one) for raw, one in scanned]
     for row in reviewed:
         plain = plain_row(row)
@@ -112,24 +112,24 @@ def places_with(
 
 
 def new_report(
-    kinds: ReportKinds, subject: Subject, found: Evaluated, times: Times
+    kinds: ReportKinds, subject: Subject, evaluated: Evaluated, times: Times
 ) -> Change | None:
     """Return the creation of a report, or None if it would be too large."""
-    size = sum(len(row) + ROW_BYTES for row in found.rows)
+    size = sum(len(row) + ROW_BYTES for row in evaluated.rows)
     if is_too_large(size):
         return None
-    each = list(each_fingerprint(found.fingerprints))
+    each = list(each_fingerprint(evaluated.fingerprints))
     at = [times.at(one) for one in each]
     content = {
         "summary": summary_in(each),
-        "results": [_timed(*one) for one in zip(found.rows, at, strict=True)],
+        "results": [_timed(*one) for one in zip(evaluated.rows, at, strict=True)],
     }
     body = msgspec.json.encode(report_of(kinds, subject, content))
     after = StoredReport(
         subject.api_version,
         subject.kind,
         subject.name,
-        found.fingerprints,
+        evaluated.fingerprints,
         size,
         times=packed_times(at),
     )
@@ -141,7 +141,7 @@ def change_of(
     version: str,
     stays: Callable[[bytes], bool],
     times: Times,
-    found: Evaluated = NOTHING,
+    evaluated: Evaluated = NOTHING,
     places: Mapping[bytes, Place] = MappingProxyType({}),
 ) -> Change | None:
     """Return the change of a report, or None if the report has to be read.
@@ -149,7 +149,7 @@ def change_of(
     ``stays``: whether to keep a row without a new result, by its key. ``places``: the
     known positions of rows, by their keys.
     """
-    edit = _Edit(stored, found, times)
+    edit = _Edit(stored, evaluated, times)
     if not edit.is_plain:
         return None
     edit.keep(stays)

@@ -38,9 +38,9 @@ Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""
 
 
-def joined_keys(one: Keys | None, other: Keys | None) -> Keys | None:
+def joined_keys(keys: Keys | None, other: Keys | None) -> Keys | None:
     """Return the rules to evaluate for both requests; None = all rules."""
-    return None if one is None or other is None else one | other
+    return None if keys is None or other is None else keys | other
 
 
 class Source(Protocol):

@@ -93,9 +93,9 @@ class Results:
         key = subject, row.merge_key
         self.put(key, Result(at_ns, self._rows.setdefault(content, content)))
 
-    def add_all(self, other: "Results") -> None:
+    def add_all(self, results: "Results") -> None:
         """Add the results of another instance."""
-        for key, found in other.by_key.items():
+        for key, found in results.by_key.items():
             shared = self._rows.setdefault(found.row, found.row)
             self.put(key, Result(found.at_ns, shared))
 
@@ -114,15 +114,15 @@ class Results:
             for (row, tick), subjects in sorted(groups.items(), key=_by_time)
         ]
 
-    def put(self, key: ResultKey, found: Result) -> None:
+    def put(self, key: ResultKey, result: Result) -> None:
         """Add a result by its key, unless a newer one is known."""
         known = self.by_key.get(key)
-        if known is not None and known.at_ns > found.at_ns:
+        if known is not None and known.at_ns > result.at_ns:
             return
         if known is not None:
             self.size_bytes -= _size_of(key, known)
-        self.by_key[key] = found
-        self.size_bytes += _size_of(key, found)
+        self.by_key[key] = result
+        self.size_bytes += _size_of(key, result)
 
 
 def _by_time(group: tuple[tuple[bytes, int], list[Subject]]) -> tuple[int, bytes]:
@@ -134,11 +134,11 @@ def _time_of(at_ns: int) -> Timestamp:
     return Timestamp(at_ns // _SECOND_NS, at_ns % _SECOND_NS)
 
 
-def _size_of(key: ResultKey, found: Result) -> int:
+def _size_of(key: ResultKey, result: Result) -> int:
     subject = key[0]
     names = (subject.api_version, subject.kind, subject.namespace, subject.name)
     texts = sum(len(text.encode()) for text in names) + len(subject.uid)
-    return len(found.row) + _ENTRY_BYTES + texts + _SUBJECT_BYTES
+    return len(result.row) + _ENTRY_BYTES + texts + _SUBJECT_BYTES
 
 
 def document_of(results: Results, name: str, namespace: str) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _each(rows: Iterable[Row]) -> Iterator[tuple[int, Subject, Row]]:
             yield time.seconds * _SECOND_NS + time.nanos, subject, row
 
 
-def row_of_bytes(found: Result) -> Row:
+def row_of_bytes(result: Result) -> Row:
     """Return a row of a final report. KYVERNO: its time has whole seconds (6.5)."""
-    row = ROW.decode(found.row)
-    seconds = found.at_ns // _SECOND_NS
+    row = ROW.decode(result.row)
+    seconds = result.at_ns // _SECOND_NS
     return msgspec.structs.replace(row, timestamp=Timestamp(seconds))

@@ -249,14 +249,14 @@ class Writer:
         self._on_write(outcome, 0)
         return Applied(outcome, changed, change.after.fingerprints)
 
-    def _post(self, subject: Subject, made: Change) -> bool:
+    def _post(self, subject: Subject, change: Change) -> bool:
         """Create a report; False if it exists. Raises: DependencyError, LeaseLost."""
         resource = self._kinds.of(subject.namespace)
         try:
-            version = self._objects.post(resource, subject.namespace, made.body)
+            version = self._objects.post(resource, subject.namespace, change.body)
         except KubeConflict:
             return False
-        self._stored.wrote(report_key(subject), version, made.after)
+        self._stored.wrote(report_key(subject), version, change.after)
         return True
 
     def _patch(self, subject: Subject, version: str, change: Change) -> bool:

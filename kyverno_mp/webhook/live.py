@@ -165,9 +165,9 @@ def named_secrets_of(client: Client) -> ReadNamedSecret:
     return read_secret
 
 
-def _top_kind_of(known: LiveKinds) -> TopKind:
+def _top_kind_of(live_kinds: LiveKinds) -> TopKind:
     def top_kind(group: str, version: str, resource: str) -> str | None:
         found = built_in_kind(group, version, resource)
-        return found or known.kind_of(group, version, resource)
+        return found or live_kinds.kind_of(group, version, resource)
 
     return top_kind

@@ -322,13 +322,13 @@ class PolicyReview:
         return []
 
 
-def _newly_ignored(new: Decoded, old: Decoded | None) -> list[str]:
+def _newly_ignored(decoded: Decoded, old: Decoded | None) -> list[str]:
     """Return the names that nothing reads, and that no earlier version has.
 
     A stored policy with such a name can still be changed.
     """
     known = {problem.path for problem in old.ignored} if old is not None else ()
-    return [str(problem) for problem in new.ignored if problem.path not in known]
+    return [str(problem) for problem in decoded.ignored if problem.path not in known]
 
 
 def _new_faults(

@@ -140,16 +140,16 @@ class Reviewers:
                 return namespace
         return None
 
-    def _end(self, namespace: str, one: _Waiting, done: "Future[bytes]") -> None:
+    def _end(self, namespace: str, waiting: _Waiting, done: "Future[bytes]") -> None:
         self._running.remove(namespace)
         self._count_end(namespace)
-        if not one.answered.done():
+        if not waiting.answered.done():
             if done.cancelled():
-                one.answered.cancel()
+                waiting.answered.cancel()
             elif (error := done.exception()) is not None:
-                one.answered.set_exception(error)
+                waiting.answered.set_exception(error)
             else:
-                one.answered.set_result(done.result())
+                waiting.answered.set_result(done.result())
         if not self._is_stopped:
             self._start()
 
@@ -163,12 +163,12 @@ def _finish(
     loop: asyncio.AbstractEventLoop,
     end: Callable[[str, _Waiting, "Future[bytes]"], None],
     namespace: str,
-    one: _Waiting,
+    waiting: _Waiting,
     done: "Future[bytes]",
 ) -> None:
     # The loop can already be closed when a late thread ends.
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(end, namespace, one, done)
+        loop.call_soon_threadsafe(end, namespace, waiting, done)
 
 
 def _namespace_of(body: bytes) -> str:

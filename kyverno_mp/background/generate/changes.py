@@ -55,18 +55,18 @@ class Changes:
         # already counts as gone.
         return None if changed.role == SOURCE else IS_ENDING
 
-    def tasks(self, one: StoredRequest, changed: Changed) -> Iterator[Task]:
+    def tasks(self, request: StoredRequest, changed: Changed) -> Iterator[Task]:
         """Yield the tasks caused by the change. Raises: DependencyError."""
         if changed.role != SOURCE:
-            for task in one.tasks():
+            for task in request.tasks():
                 yield replace(task, synchronizes=True)
         elif changed.operation != _DELETE:
-            yield from self._of_source(one, changed, "")
+            yield from self._of_source(request, changed, "")
         elif _is_gone(self.triggers.find(changed.identity)):
-            yield from self._of_source(one, changed, changed.uid)
+            yield from self._of_source(request, changed, changed.uid)
 
     def _of_source(
-        self, one: StoredRequest, changed: Changed, gone: str
+        self, request: StoredRequest, changed: Changed, gone: str
     ) -> Iterator[Task]:
         """Yield a task for each rule and trigger with a clone of the source."""
         wanted: dict[tuple[str, str, str], Task] = {}
@@ -77,7 +77,7 @@ class Changes:
             wanted[*origin, trigger.key] = Task(
                 *(GENERATE, *origin, trigger),
                 deletes=bool(gone),
-                request=one,
+                request=request,
                 synchronizes=True,
                 gone_sources=frozenset((gone,) if gone else ()),
             )

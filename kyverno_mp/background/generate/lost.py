@@ -57,15 +57,17 @@ class LostTriggers:
     downstream: Downstream
     dependencies: BackgroundDependencies
 
-    def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
+    def tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
         """Yield the tasks of the lost triggers.
 
         Raises: KubeRefused after the last task if a kind cannot be listed, because
         there may be more tasks; other DependencyErrors at once.
         """
         refusals = Refusals()
-        for ready in self._policies(one.spec.policy):
-            yield from self._of_policy(ready, one, since_ns - CLOCK_SKEW_NS, refusals)
+        for ready in self._policies(request.spec.policy):
+            yield from self._of_policy(
+                ready, request, since_ns - CLOCK_SKEW_NS, refusals
+            )
         refusals.raise_first()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
@@ -82,7 +84,7 @@ class LostTriggers:
     def _of_policy(
         self,
         ready: ReadyPolicy,
-        one: StoredRequest,
+        request: StoredRequest,
         since_ns: int,
         refusals: Refusals,
     ) -> Iterator[Task]:
@@ -100,19 +102,21 @@ class LostTriggers:
                 triggers |= newer
             for trigger in triggers.values():
                 yield Task(
-                    *(GENERATE, name, rule.name, trigger), request=one, is_whole=True
+                    *(GENERATE, name, rule.name, trigger),
+                    request=request,
+                    is_whole=True,
                 )
         for mutation in ready.mutates.values():
             found = self.existing.triggers(ready.ir, mutation, is_newer, refusals.add)
             # A mutation that is repeated may have another result.
-            if one.is_unproved or needs_review(mutation.linked.ir):
+            if request.is_unproved or needs_review(mutation.linked.ir):
                 leave_out(
                     *(self.dependencies, ready.stored, mutation.name, found),
                     mutates=True,
                 )
                 continue
             for trigger in found.values():
-                yield Task(MUTATE, name, mutation.name, trigger, request=one)
+                yield Task(MUTATE, name, mutation.name, trigger, request=request)
 
     def _of_downstream(
         self, origin: Origin, rule: GenerateRule, refusals: Refusals

@@ -142,7 +142,7 @@ class PolicyEvents:
         return Result()
 
     def _delete_removed(
-        self, policy: str, wanted: RuleKinds, refusals: Refusals
+        self, policy: str, rule_kinds: RuleKinds, refusals: Refusals
     ) -> RuleKinds:
         """Delete the objects of recorded rules that the policy no longer has.
 
@@ -157,7 +157,7 @@ class PolicyEvents:
             ready = self._policies.ready(stored)
         left_over: RuleKinds = {}
         for rule, kinds in self._register.of(policy).items():
-            if rule in wanted or (ready is not None and rule in ready.generates):
+            if rule in rule_kinds or (ready is not None and rule in ready.generates):
                 continue
             known = len(refusals)
             self._delete(Origin(policy, rule), kinds, refusals)

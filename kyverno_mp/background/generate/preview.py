@@ -87,7 +87,7 @@ class Planner:
     def write(
         self,
         cause: Cause,
-        one: Generated,
+        generated: Generated,
         *,
         synchronizes: bool,
         server_side: bool,
@@ -97,7 +97,7 @@ class Planner:
 
         ``owned``: see ``Downstream.write``. Raises: ExpressionFailed, DependencyError.
         """
-        resource, raw = self.downstream.resolved(one)
+        resource, raw = self.downstream.resolved(generated)
         namespace, name = key_of(raw)
         live = self.objects.find(resource, (namespace, name))
         where = (*cause, resource, namespace, name)
@@ -162,18 +162,18 @@ class Previewer:
         return found
 
     def _all_triggers(
-        self, policy: ReadyPolicy, rule: GenerateRule, found: Preview
+        self, policy: ReadyPolicy, rule: GenerateRule, preview: Preview
     ) -> list[Trigger]:
         """Return the objects that match, and the triggers of generated objects."""
         triggers = self.existing.triggers(
             policy.ir,
             rule,
-            on_refused=lambda error: found.problems.append(error.message),
+            on_refused=lambda error: preview.problems.append(error.message),
         )
         if rule.synchronizes:
             selector = rule_selector(Origin(policy.stored.name, rule.name))
             kinds = rule.downstream_kinds()
-            for one in self._listed(selector, kinds, found):
+            for one in self._listed(selector, kinds, preview):
                 trigger = trigger_of(one.labels)
                 if trigger is not None:
                     triggers.setdefault(trigger.key, trigger)
@@ -183,27 +183,35 @@ class Previewer:
         self,
         selector: Selector,
         kinds: Collection[tuple[str, str]] | None,
-        found: Preview,
+        preview: Preview,
     ) -> Iterator[Found]:
         """Yield generated objects; record a kind that cannot be listed as a problem."""
         try:
             yield from self._downstream.find(selector, kinds)
         except KubeRefused as error:
-            if error.message not in found.problems:
-                found.problems.append(error.message)
+            if error.message not in preview.problems:
+                preview.problems.append(error.message)
 
     def _add(
-        self, policy: ReadyPolicy, found: Preview, rule: GenerateRule, trigger: Trigger
+        self,
+        policy: ReadyPolicy,
+        preview: Preview,
+        rule: GenerateRule,
+        trigger: Trigger,
     ) -> None:
         try:
-            planned = list(self._of_trigger(policy, found, rule, trigger))
+            planned = list(self._of_trigger(policy, preview, rule, trigger))
         except (InputError, DependencyError) as error:
-            found.problems.append(f"{rule.name}, {trigger.shown}: {error.message}")
+            preview.problems.append(f"{rule.name}, {trigger.shown}: {error.message}")
         else:
-            found.planned += planned
+            preview.planned += planned
 
     def _of_trigger(
-        self, policy: ReadyPolicy, found: Preview, rule: GenerateRule, trigger: Trigger
+        self,
+        policy: ReadyPolicy,
+        preview: Preview,
+        rule: GenerateRule,
+        trigger: Trigger,
     ) -> Iterator[Planned]:
         """Yield the changes for one trigger. Raises: InputError, DependencyError."""
         cause = Cause(rule.name, trigger)
@@ -216,7 +224,7 @@ class Previewer:
             if applied is not None:
                 applies, wanted = True, applied.objects
                 if applied.problem is not None:
-                    found.problems.append(
+                    preview.problems.append(
                         f"{rule.name}, {trigger.shown}: {applied.problem.message}"
                     )
         for one in wanted:
@@ -227,7 +235,7 @@ class Previewer:
                 server_side=policy.server_side_apply,
             )
             if planned is None:
-                found.unchanged += 1
+                preview.unchanged += 1
             else:
                 yield planned
         if rule.synchronizes:
@@ -241,8 +249,8 @@ class Previewer:
                     # As in the pool, objects of a rule that still applies stay.
                     is_stale = not applies or lacks_source(each)
                 except KubeRefused as error:
-                    if error.message not in found.problems:
-                        found.problems.append(error.message)
+                    if error.message not in preview.problems:
+                        preview.problems.append(error.message)
                     continue
                 if is_stale:
                     yield self.planner.delete(cause, each)
@@ -253,14 +261,14 @@ class Previewer:
         selector = trigger_selector(origin, trigger)
         return list(self._downstream.find(selector, rule.downstream_kinds()))
 
-    def _of_removed(self, policy: ReadyPolicy, found: Preview) -> Iterator[Planned]:
+    def _of_removed(self, policy: ReadyPolicy, preview: Preview) -> Iterator[Planned]:
         """Yield deletions for rules that only the stored policy contains."""
         name = policy.stored.name
         for rule, kinds in self.register.of(name).items():
             if rule in policy.generates:
                 continue
             selector = rule_selector(Origin(name, rule))
-            for one in self._listed(selector, kinds, found):
+            for one in self._listed(selector, kinds, preview):
                 if not one.labels.get(SOURCE_UID):
                     cause = Cause(rule, trigger_of(one.labels))
                     yield self.planner.delete(cause, one)

@@ -105,14 +105,14 @@ class Writer:
         task: Task,
         policy: ReadyPolicy,
         rule: GenerateRule,
-        one: Generated,
-        new: Objects,
+        generated: Generated,
+        objects: Objects,
     ) -> float:
         """Write an object; return the pause until the next. ``new``: created ones."""
-        if one.source is not None and rule.synchronizes:
-            self._label(one.source)
+        if generated.source is not None and rule.synchronizes:
+            self._label(generated.source)
         done = self.downstream.write(
-            one,
+            generated,
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
             reads_first=task.request is None,
@@ -120,7 +120,7 @@ class Writer:
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        return recorder.wrote(rule.name, one, done, new)
+        return recorder.wrote(rule.name, generated, done, objects)
 
     def _label(self, source: Json) -> None:
         """Label a source, so that admission notices all changes after the version read.

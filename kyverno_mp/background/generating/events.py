@@ -124,12 +124,12 @@ class GeneratingEvents:
             self._synced.pop(policy, None)
             self._forgotten.add(policy)
 
-    def lost(self, one: StoredRequest) -> Iterator[Task]:
+    def lost(self, request: StoredRequest) -> Iterator[Task]:
         """Yield the tasks when triggers of a policy were lost.
 
         Raises: DependencyError.
         """
-        name, since_ns = one.spec.policy, one.lost_since_ns - CLOCK_SKEW_NS
+        name, since_ns = request.spec.policy, request.lost_since_ns - CLOCK_SKEW_NS
         refusals = Refusals()
         for known in [name] if name else self._policies.names():
             try:

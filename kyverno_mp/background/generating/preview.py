@@ -50,8 +50,8 @@ class _Notes:
         self.cause = Cause("", None)
         """The cause of the next writes."""
 
-    def place_of(self, wanted: Generated) -> Place:
-        return self._planner.downstream.place_of(wanted)
+    def place_of(self, generated: Generated) -> Place:
+        return self._planner.downstream.place_of(generated)
 
     def find(
         self,
@@ -63,7 +63,7 @@ class _Notes:
 
     def write(
         self,
-        wanted: Generated,
+        generated: Generated,
         *,
         synchronizes: bool,
         server_side: bool,
@@ -73,7 +73,7 @@ class _Notes:
         del reads_first  # A preview always reads first.
         planned = self._planner.write(
             self.cause,
-            wanted,
+            generated,
             synchronizes=synchronizes,
             server_side=server_side,
             owned=owned,

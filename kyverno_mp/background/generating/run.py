@@ -67,12 +67,12 @@ _DELETE: Final = "DELETE"
 class Writer(Deleter, Protocol):
     """Reads and writes generated objects: Downstream, or the notes of a preview."""
 
-    def place_of(self, wanted: Generated) -> Place:
+    def place_of(self, generated: Generated) -> Place:
         """Return kind, namespace and name of an object that may not exist yet."""
 
     def write(
         self,
-        wanted: Generated,
+        generated: Generated,
         *,
         synchronizes: bool,
         server_side: bool,
@@ -312,12 +312,12 @@ class Generating:
         self,
         task: Task,
         policy: ReadyGenerating,
-        one: Generated,
+        generated: Generated,
         created: list[Generated],
     ) -> float | None:
         """Write an object; return the pause until the next write, None if not ours."""
         done = self.downstream.write(
-            one,
+            generated,
             synchronizes=policy.ir.synchronizes,
             server_side=policy.ir.applies_server_side,
             owned=policy_selector(policy.name),
@@ -326,7 +326,7 @@ class Generating:
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        pause_s = recorder.wrote(policy.ir.policy.name, one, done, created)
+        pause_s = recorder.wrote(policy.ir.policy.name, generated, done, created)
         return None if done.action == OTHERS else pause_s
 
     def _delete(
@@ -347,6 +347,6 @@ class Generating:
         refusals.raise_first()
 
 
-def _kind_of(one: Generated) -> GeneratedKind:
-    is_cloned = SOURCE_UID in one.resource["metadata"]["labels"]
-    return GeneratedKind(one.target.api_version, one.target.kind, is_cloned)
+def _kind_of(generated: Generated) -> GeneratedKind:
+    is_cloned = SOURCE_UID in generated.resource["metadata"]["labels"]
+    return GeneratedKind(generated.target.api_version, generated.target.kind, is_cloned)

@@ -111,12 +111,12 @@ class MutatingRunner:
             raise ExpressionFailed(code, withheld(code) if problems.hides else text)
         return APPLIED
 
-    def lost_tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
+    def lost_tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
         """Yield a task for each trigger written since ``since_ns``.
 
         Raises: PolicyInvalid, DependencyError.
         """
-        policy = self.policies.ready(one.spec.policy)
+        policy = self.policies.ready(request.spec.policy)
         if policy is None or not policy.ir.mutates_existing:
             return
         since_ns -= CLOCK_SKEW_NS
@@ -124,7 +124,7 @@ class MutatingRunner:
             policy.ir, lambda raw: written_ns(raw) >= since_ns
         )
         for trigger in found:
-            yield Task(CEL_MUTATE, one.spec.policy, "", trigger, request=one)
+            yield Task(CEL_MUTATE, request.spec.policy, "", trigger, request=request)
 
     def failure_of(self, task: Task, error: Error) -> Failure:
         """Return why a task failed, without the values of a Secret."""
@@ -326,9 +326,11 @@ def _messages(policy: ReadyMutatingPolicy, request: Request) -> PolicyMessages:
     )
 
 
-def _events_of(messages: PolicyMessages, found: RuleResult) -> Iterator[EventInfo]:
+def _events_of(
+    messages: PolicyMessages, rule_result: RuleResult
+) -> Iterator[EventInfo]:
     """Yield the Events of a target; their messages never quote its values."""
-    if found.status == result.PASS and not found.exceptions:
+    if rule_result.status == result.PASS and not rule_result.exceptions:
         yield messages.applied(mutates=True)
-    elif found.exceptions:
-        yield from messages.skipped(found.rule, found.exceptions)
+    elif rule_result.exceptions:
+        yield from messages.skipped(rule_result.rule, rule_result.exceptions)

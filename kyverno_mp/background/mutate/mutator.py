@@ -66,13 +66,13 @@ class _Targets:
     refusals: Refusals = field(default_factory=Refusals)
     """The rejections of targets, which do not stop the others."""
 
-    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, object_query: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects. Raises: the port's errors, except rejections."""
         found: Sequence[Json] = ()
         with self.refusals.kept():
-            found = self.objects_port.objects(asked, deadline_ns)
+            found = self.objects_port.objects(object_query, deadline_ns)
         for raw in found:
-            self.loaded.setdefault(_place(raw), _Loaded(raw, asked))
+            self.loaded.setdefault(_place(raw), _Loaded(raw, object_query))
         return found
 
 
@@ -246,14 +246,16 @@ class Mutator:
             return False
         return True
 
-    def _resource_of(self, patched: Json, asked: ObjectQuery) -> Resource:
+    def _resource_of(self, patched: Json, object_query: ObjectQuery) -> Resource:
         """Return the resource of a target, or the parent resource of a subresource."""
-        if not asked.subresource:
+        if not object_query.subresource:
             resource = self.kinds.of_kind(
                 str(patched.get("apiVersion") or ""), str(patched.get("kind") or "")
             )
         else:
-            selector = KindSelector(asked.group, asked.version, asked.kind, "")
+            selector = KindSelector(
+                object_query.group, object_query.version, object_query.kind, ""
+            )
             resource = next(iter(self.kinds.find(selector)), None)
         if resource is None:
             kind = patched.get("kind")

@@ -140,7 +140,7 @@ class Downstream:
 
     def write(
         self,
-        wanted: Generated,
+        generated: Generated,
         *,
         synchronizes: bool,
         server_side: bool,
@@ -157,7 +157,7 @@ class Downstream:
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
-        resource, raw = self.resolved(wanted)
+        resource, raw = self.resolved(generated)
         with self._written.writing(resource, raw):
             pause_s = self._written.pause_s(raw)
             if pause_s:
@@ -314,12 +314,12 @@ class Downstream:
         is_contest = reverts == REVERTS_AT_ONCE
         return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
 
-    def place_of(self, wanted: Generated) -> Place:
+    def place_of(self, generated: Generated) -> Place:
         """Return kind, namespace and name of an object that may not exist yet.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
-        resource, raw = self.resolved(wanted)
+        resource, raw = self.resolved(generated)
         return resource.kind, *key_of(raw)
 
     def find(
@@ -470,12 +470,12 @@ class Downstream:
             patch = {"metadata": {"labels": {label: ""}, "resourceVersion": version}}
             self._objects.merge(resource, key_of(source), patch)
 
-    def resolved(self, wanted: Generated) -> tuple[Resource, Json]:
+    def resolved(self, generated: Generated) -> tuple[Resource, Json]:
         """Return the resource of an object, and the complete object.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
-        target = wanted.target
+        target = generated.target
         resource = self._kinds.of_kind(target.api_version, target.kind)
         if resource is None:
             kind = "/".join(filter(None, (target.api_version, target.kind)))
@@ -490,7 +490,7 @@ class Downstream:
                 "target namespace must not be set for a cluster-wide resource:"
                 f" {target}",
             )
-        raw = {**wanted.resource, "apiVersion": resource.api_version}
+        raw = {**generated.resource, "apiVersion": resource.api_version}
         metadata = dict(raw["metadata"])
         if not resource.namespaced:
             metadata.pop("namespace", None)

@@ -146,15 +146,15 @@ class Timers:
         return self._delete(timer, resource, found)
 
     def _delete(
-        self, timer: Timer, resource: Resource, found: Labelled
+        self, timer: Timer, resource: Resource, labelled: Labelled
     ) -> float | None:
         """Delete an object. Raises: DependencyError when the call must be retried."""
         _, key = timer
-        preconditions = Preconditions(found.uid, found.resource_version)
+        preconditions = Preconditions(labelled.uid, labelled.resource_version)
         labels = (key[0], *labels_of(resource))
         try:
             is_deleted = self._deleter.delete(
-                resource, key, preconditions, found.propagation
+                resource, key, preconditions, labelled.propagation
             )
         except KubeConflict:
             # The cache is stale; the watch will deliver the new version.
@@ -163,21 +163,23 @@ class Timers:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             reason = reason_for(resource.kind, error)
             _log.warning("TTL deletion rejected", extra=fields(reason=reason))
-            return self._refuse(timer, found)
+            return self._refuse(timer, labelled)
         except DependencyError:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             raise
-        self._finish(timer, _marks(found)[0])
+        self._finish(timer, _marks(labelled)[0])
         if is_deleted:
             self._dependencies.metrics.count(TTL_DELETED, labels)
         return None
 
-    def _report(self, resource: Resource, key: Key, found: Labelled, text: str) -> None:
+    def _report(
+        self, resource: Resource, key: Key, labelled: Labelled, text: str
+    ) -> None:
         _log.warning(
             text, extra=fields(kind=resource.kind, namespace=key[0], name=key[1])
         )
         reference = Reference(
-            resource.api_version, resource.kind, key[1], key[0], found.uid
+            resource.api_version, resource.kind, key[1], key[0], labelled.uid
         )
         self._dependencies.events.submit(
             EventInfo(
@@ -200,40 +202,40 @@ class Timers:
         informer = self.watches.get(place)
         return None if informer is None else informer.scope.resource
 
-    def _left_s(self, found: Labelled) -> float:
+    def _left_s(self, labelled: Labelled) -> float:
         """Return the seconds until an object is due; 0 for an invalid value."""
-        if found.due_s is None:
+        if labelled.due_s is None:
             return 0.0
-        return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
+        return min(labelled.due_s - self._clock.now().timestamp(), _LONGEST_S)
 
-    def _pause_s(self, timer: Timer, found: Labelled) -> float:
+    def _pause_s(self, timer: Timer, labelled: Labelled) -> float:
         """Return the seconds to the next attempt; a rejected version waits longer."""
         with self._lock:
             version, at_s = self._refused.get(timer, ("", 0.0))
-        left_s = self._left_s(found)
-        if version != _marks(found)[0]:
+        left_s = self._left_s(labelled)
+        if version != _marks(labelled)[0]:
             return left_s
         return max(left_s, at_s - self._clock.monotonic_s())
 
-    def _refuse(self, timer: Timer, found: Labelled) -> float:
+    def _refuse(self, timer: Timer, labelled: Labelled) -> float:
         """Defer the next attempt; return the pause in seconds."""
         at_s = self._clock.monotonic_s() + _FORBIDDEN_S
         with self._lock:
-            self._refused[timer] = (_marks(found)[0], at_s)
+            self._refused[timer] = (_marks(labelled)[0], at_s)
         return _FORBIDDEN_S
 
-    def _is_done(self, timer: Timer, found: Labelled) -> bool:
+    def _is_done(self, timer: Timer, labelled: Labelled) -> bool:
         with self._lock:
-            return self._done.get(timer) in _marks(found)
+            return self._done.get(timer) in _marks(labelled)
 
     def _finish(self, timer: Timer, mark: str) -> None:
         with self._lock:
             self._done[timer] = mark
 
 
-def _marks(found: Labelled) -> tuple[str, str]:
+def _marks(labelled: Labelled) -> tuple[str, str]:
     """Return the marks for a deletion and for a reported label value."""
     return (
-        f"{found.uid} at {found.resource_version}",
-        f"{found.uid} with {found.value}",
+        f"{labelled.uid} at {labelled.resource_version}",
+        f"{labelled.uid} with {labelled.value}",
     )

@@ -133,22 +133,25 @@ class GivenTargets:
         self._is_cluster = is_cluster
         self._kinds = {str(raw.get("kind")) for raw in objects}
 
-    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
+    def objects(self, object_query: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name.
 
         Raises: ExpressionFailed if the named object does not exist.
         """
-        resource = _plural(asked.kind)
+        resource = _plural(object_query.kind)
         # KYVERNO: without ClusterResources, only the kinds of client-go's fake exist;
         # here, those of the given objects exist, too, as in upstream's `test`.
         is_known = self._is_cluster or resource in _TARGETED
-        if not is_known and asked.kind not in self._kinds:
+        if not is_known and object_query.kind not in self._kinds:
             raise ExpressionFailed("cli.unknown_kind", "not found")
-        found = [one for one in self._objects if _is_asked(one, asked)]
-        if not found and asked.is_one:
-            group = f".{asked.group}" if asked.group not in ("", "*") else ""
+        found = [one for one in self._objects if _is_asked(one, object_query)]
+        if not found and object_query.is_one:
+            group = (
+                f".{object_query.group}" if object_query.group not in ("", "*") else ""
+            )
             raise ExpressionFailed(
-                "cli.target_not_found", f'{resource}{group} "{asked.name}" not found'
+                "cli.target_not_found",
+                f'{resource}{group} "{object_query.name}" not found',
             )
         return found
 
@@ -157,16 +160,16 @@ def _place_of(raw: Json) -> tuple[str, str]:
     return metadata_text(raw, "namespace"), metadata_text(raw, "name")
 
 
-def _is_asked(raw: Json, asked: ObjectQuery) -> bool:
+def _is_asked(raw: Json, object_query: ObjectQuery) -> bool:
     group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
     namespace, name = _place_of(raw)
     return (
-        not asked.subresource
-        and matches(asked.group, group)
-        and matches(asked.version, version)
-        and matches(asked.kind, str(raw.get("kind", "")))
-        and (not asked.namespace or matches(asked.namespace, namespace))
-        and (not asked.name or matches(asked.name, name))
+        not object_query.subresource
+        and matches(object_query.group, group)
+        and matches(object_query.version, version)
+        and matches(object_query.kind, str(raw.get("kind", "")))
+        and (not object_query.namespace or matches(object_query.namespace, namespace))
+        and (not object_query.name or matches(object_query.name, name))
     )
 
 

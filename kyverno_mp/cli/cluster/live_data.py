@@ -134,32 +134,38 @@ class ClusterPorts:
             self._labels[namespace] = known
         return known
 
-    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
+    def objects(self, object_query: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the targets of a rule. Raises: ExpressionFailed, DependencyError."""
-        kind = KindSelector(asked.group, asked.version, asked.kind, "")
+        kind = KindSelector(
+            object_query.group, object_query.version, object_query.kind, ""
+        )
         resources = self._directory.find(kind)
         if not resources:
             raise ExpressionFailed(
-                "mutate.target", f"failed to find resource of kind {asked.kind}"
+                "mutate.target", f"failed to find resource of kind {object_query.kind}"
             )
-        found = [raw for resource in resources for raw in self._list(resource, asked)]
-        if not asked.subresource:
+        found = [
+            raw for resource in resources for raw in self._list(resource, object_query)
+        ]
+        if not object_query.subresource:
             return found
-        parts = (self._part_of(raw, asked.subresource) for raw in found)
+        parts = (self._part_of(raw, object_query.subresource) for raw in found)
         return [part for part in parts if part is not None]
 
-    def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
+    def _list(self, resource: Resource, object_query: ObjectQuery) -> list[Json]:
         """Return the objects of one resource with the requested namespace and name."""
-        plain = asked.namespace and not contains_wildcard(asked.namespace)
+        plain = object_query.namespace and not contains_wildcard(object_query.namespace)
         scope = WatchScope(
             resource=resource,
-            namespace=asked.namespace if plain and resource.namespaced else "",
+            namespace=object_query.namespace if plain and resource.namespaced else "",
         )
         return [
             raw
             for raw in objects_of(self._cluster.client, scope)
-            if matches(asked.name or "*", raw["metadata"]["name"])
-            and matches(asked.namespace or "*", raw["metadata"].get("namespace", ""))
+            if matches(object_query.name or "*", raw["metadata"]["name"])
+            and matches(
+                object_query.namespace or "*", raw["metadata"].get("namespace", "")
+            )
         ]
 
     def _part_of(self, raw: Json, subresource: str) -> Json | None:

@@ -121,15 +121,15 @@ def resources_of(
     return [one for one in directory.resources if one in chosen and "list" in one.verbs]
 
 
-def _is_constrained(constraints: ConstraintsIR | None, one: Resource) -> bool:
+def _is_constrained(constraints: ConstraintsIR | None, resource: Resource) -> bool:
     def has(listed: Sequence[str], value: str) -> bool:
         return "*" in listed or value in listed
 
     return constraints is not None and any(
-        has(rule.groups, one.group)
-        and has(rule.versions, one.version)
-        and has(rule.resources, one.name)
-        and not one.subresource
+        has(rule.groups, resource.group)
+        and has(rule.versions, resource.version)
+        and has(rule.resources, resource.name)
+        and not resource.subresource
         for rule in constraints.rules
     )
 

@@ -355,10 +355,10 @@ def called(
     return 0
 
 
-def _add_corrections(found: PolicySet, policies: list[dict[str, Json]]) -> None:
+def _add_corrections(policy_set: PolicySet, policies: list[dict[str, Json]]) -> None:
     """Add to each policy what Kyverno 1.18 answers wrongly in it."""
-    documents = (*found.documents, *found.cleanups)
-    of_cel = (*found.validating, *found.images, *found.cel)
+    documents = (*policy_set.documents, *policy_set.cleanups)
+    of_cel = (*policy_set.validating, *policy_set.images, *policy_set.cel)
     by_name: dict[tuple[str, str], list[dict[str, Json]]] = {}
     for document in (*documents, *of_cel):
         namespace, name = document.metadata.namespace, document.metadata.name
@@ -376,7 +376,7 @@ def _add_corrections(found: PolicySet, policies: list[dict[str, Json]]) -> None:
 
 
 def _not_served(
-    found: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
+    policy_set: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
 ) -> Iterator[str]:
     """Yield the server's reasons to reject policies, and mark rules that it skips."""
     for one, shown in zip(compiled.policies, policies, strict=False):
@@ -386,11 +386,11 @@ def _not_served(
         for text in dict.fromkeys(lacking.values()):
             yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
     refused = {name for name, _ in compiled.invalid}
-    for document in (*found.cleanups, *found.documents):
+    for document in (*policy_set.cleanups, *policy_set.documents):
         name = document.metadata.name
-        if name not in found.raw or name in refused:
+        if name not in policy_set.raw or name in refused:
             continue
-        for refusal in refused_by_webhook(found.raw[name]):
+        for refusal in refused_by_webhook(policy_set.raw[name]):
             yield f"policy {name}: {refusal.message} [{refusal.code}]"
 
 

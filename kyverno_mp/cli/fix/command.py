@@ -117,18 +117,18 @@ def _name_of(raw: Json) -> str:
     return str(metadata.get("name", "")) if type(metadata) is dict else ""
 
 
-def _report(file: Path, found: "Rewrite") -> None:
+def _report(file: Path, rewrite: "Rewrite") -> None:
     """Report on standard error whether a policy was rewritten."""
-    place = f"{file}: ClusterPolicy {found.name}"
-    if found.document is not None:
-        text = f"rewritten; both decide {found.requests} requests alike"
-    elif found.reason:
-        text = f"not rewritten: {found.reason}"
+    place = f"{file}: ClusterPolicy {rewrite.name}"
+    if rewrite.document is not None:
+        text = f"rewritten; both decide {rewrite.requests} requests alike"
+    elif rewrite.reason:
+        text = f"not rewritten: {rewrite.reason}"
     else:
-        count = len(found.differences)
-        text = f"not rewritten: {count} of {found.requests} requests differ"
+        count = len(rewrite.differences)
+        text = f"not rewritten: {count} of {rewrite.requests} requests differ"
     say(f"{place}: {text}", err=True)
-    for difference in found.differences[:_DIFFERENCES_SHOWN]:
+    for difference in rewrite.differences[:_DIFFERENCES_SHOWN]:
         before, after = difference.before or "allowed", difference.after or "allowed"
         say(f"  {difference.request}", err=True)
         say(f"    ClusterPolicy: {before}", err=True)

@@ -44,15 +44,15 @@ class Trace:
         """Return the digest."""
         return self._review.digest(image, access, deadline_ns)
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed."""
-        return self._traced(asked, deadline_ns, self._review.verify)
+        return self._traced(signature_query, deadline_ns, self._review.verify)
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements about the image."""
-        return self._traced(asked, deadline_ns, self._review.statements)
+        return self._traced(signature_query, deadline_ns, self._review.statements)
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Do not prefetch, so that the steps have the rule's order."""
@@ -60,31 +60,33 @@ class Trace:
 
     def _traced(
         self,
-        asked: SignatureQuery,
+        signature_query: SignatureQuery,
         deadline_ns: int,
         ask: Callable[[SignatureQuery, int], _Answer],
     ) -> _Answer:
         step: dict[str, Json] = {
-            "attestor": signer_of(asked),
-            "asksFor": asked.predicate_type or "signature",
-            "type": asked.form,
+            "attestor": signer_of(signature_query),
+            "asksFor": signature_query.predicate_type or "signature",
+            "type": signature_query.form,
             "holds": True,
         }
         self.steps.append(step)
-        if asked.form == _COSIGN:
-            step["signatures"] = self._attempts(asked, deadline_ns)
+        if signature_query.form == _COSIGN:
+            step["signatures"] = self._attempts(signature_query, deadline_ns)
         try:
-            return ask(asked, deadline_ns)
+            return ask(signature_query, deadline_ns)
         except (ExpressionFailed, DependencyError) as error:
             step["holds"] = False
             step["check"] = check_of(error.message)
             step["reason"] = error.message
             raise
 
-    def _attempts(self, asked: SignatureQuery, deadline_ns: int) -> list[Json]:
+    def _attempts(
+        self, signature_query: SignatureQuery, deadline_ns: int
+    ) -> list[Json]:
         attempts: list[Json] = []
         try:
-            for layer, reason in self._review.attempts(asked, deadline_ns):
+            for layer, reason in self._review.attempts(signature_query, deadline_ns):
                 one = {**described(layer), "holds": not reason}
                 if reason:
                     one |= {"check": check_of(reason), "reason": reason}
@@ -103,16 +105,16 @@ def check_of(reason: str) -> str:
     return "signature"
 
 
-def signer_of(asked: SignatureQuery) -> str:
+def signer_of(signature_query: SignatureQuery) -> str:
     """Describe the required signer in one line."""
-    if asked.key:
-        der = public_key_bytes(asked.key)
+    if signature_query.key:
+        der = public_key_bytes(signature_query.key)
         if der is None:
-            return f"key {asked.key.strip().splitlines()[0]}"
+            return f"key {signature_query.key.strip().splitlines()[0]}"
         return f"key SHA256:{hashlib.sha256(der).hexdigest()}"
-    if asked.certificate or not asked.is_keyless:
+    if signature_query.certificate or not signature_query.is_keyless:
         return "certificates of the policy"
-    identity = asked.identity
+    identity = signature_query.identity
     parts = [
         f"{name} {text}"
         for name, text in (
@@ -124,5 +126,5 @@ def signer_of(asked: SignatureQuery) -> str:
         )
         if text
     ]
-    roots = "the policy" if asked.roots else "the trust root"
+    roots = "the policy" if signature_query.roots else "the trust root"
     return f"keyless, {', '.join(parts) or 'anyone'}, below the roots of {roots}"

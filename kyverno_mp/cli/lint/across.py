@@ -59,13 +59,13 @@ def _computed_names(policy: AnyPolicy) -> list[str]:
         return [rule.name for rule in policy.spec.rules]
 
 
-def _at(place: Finding, code: str, text: str) -> Finding:
+def _at(finding: Finding, code: str, text: str) -> Finding:
     return Finding(
         code,
         sarif.WARNING,
         text,
-        place.file,
-        place.line,
-        place.column,
-        place.subject,
+        finding.file,
+        finding.line,
+        finding.column,
+        finding.subject,
     )

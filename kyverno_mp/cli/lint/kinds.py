@@ -191,32 +191,34 @@ class KnownKinds:
         return True if found is None else found
 
 
-def _is_served(name: _Name, one: ApiResource) -> bool:
-    if not _in_groups(name, one):
+def _is_served(name: _Name, resource: ApiResource) -> bool:
+    if not _in_groups(name, resource):
         return False
-    if one.kind in _PREVIEWED or one.group.endswith("kyverno.io"):
+    if resource.kind in _PREVIEWED or resource.group.endswith("kyverno.io"):
         return True
-    return any(matches(version, one.version) for version in name.versions)
+    return any(matches(version, resource.version) for version in name.versions)
 
 
-def _in_groups(name: _Name, one: ApiResource) -> bool:
-    return any(matches(group, one.group) for group in name.groups)
+def _in_groups(name: _Name, resource: ApiResource) -> bool:
+    return any(matches(group, resource.group) for group in name.groups)
 
 
-def _is_misplaced(name: _Name, one: ApiResource) -> bool:
+def _is_misplaced(name: _Name, resource: ApiResource) -> bool:
     """Return whether the name is known, but in another group or version.
 
     Custom groups may have kinds with the names of built-in ones.
     """
-    return _in_groups(name, one) or all(map(_is_of_kubernetes, name.groups))
+    return _in_groups(name, resource) or all(map(_is_of_kubernetes, name.groups))
 
 
 def _is_of_kubernetes(group: str) -> bool:
     return "." not in group or group.endswith(".k8s.io")
 
 
-def _fits(selector: KindSelector, one: ApiResource) -> bool:
-    return matches(selector.kind, one.kind) and matches(selector.group, one.group)
+def _fits(selector: KindSelector, resource: ApiResource) -> bool:
+    return matches(selector.kind, resource.kind) and matches(
+        selector.group, resource.group
+    )
 
 
 def _nearest(
@@ -256,8 +258,8 @@ def _changes(one: str, other: str) -> int:
     return row[-1]
 
 
-def _api_name(one: ApiResource) -> str:
-    return f"{one.api_version}/{one.kind}"
+def _api_name(resource: ApiResource) -> str:
+    return f"{resource.api_version}/{resource.kind}"
 
 
 def _warning(path: str, rule: str, what: str, meant: str) -> Concern:

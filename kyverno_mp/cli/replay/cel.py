@@ -53,11 +53,11 @@ class CelPolicies:
         return [*self.validating, *self.mutating]
 
 
-def cel_policies_of(found: PolicySet, compiled: Compiled) -> CelPolicies:
+def cel_policies_of(policy_set: PolicySet, compiled: Compiled) -> CelPolicies:
     """Compile the policies; add those that do not compile to ``invalid``."""
-    others = compile_others(found, found.cel_exceptions, compiled)
+    others = compile_others(policy_set, policy_set.cel_exceptions, compiled)
     return CelPolicies(
-        compile_cel(found, found.cel_exceptions, compiled),
+        compile_cel(policy_set, policy_set.cel_exceptions, compiled),
         [one for one in others if isinstance(one, MutatingPolicyIR)],
     )
 

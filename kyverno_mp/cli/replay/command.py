@@ -191,9 +191,9 @@ def _compiled(paths: Sequence[str]) -> _Set:
     return _Set([served[key] for key in sorted(served)], cel)
 
 
-def _others(found: PolicySet) -> list[str]:
-    return found.unsupported + [
+def _others(policy_set: PolicySet) -> list[str]:
+    return policy_set.unsupported + [
         f"{one.api_version} {one.kind} {one.metadata.name}"
-        for one in (*found.cel, *found.images)
+        for one in (*policy_set.cel, *policy_set.images)
         if not isinstance(one, MutatingPolicy)
     ]

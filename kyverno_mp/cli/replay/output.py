@@ -90,14 +90,14 @@ def _sorted(tables: Tables) -> list[Change]:
     return sorted(tables.listed, key=lambda one: CHANGES.index(one.change))
 
 
-def _cells(one: Change) -> tuple[str, ...]:
-    reason = "; ".join(one.reasons or one.needs)
+def _cells(change: Change) -> tuple[str, ...]:
+    reason = "; ".join(change.reasons or change.needs)
     if len(reason) > _REASON_LENGTH_MAX:
         reason = f"{reason[:_REASON_LENGTH_MAX]} ..."
-    path = f"{one.namespace}/{one.kind}/{one.name}"
-    policies = ", ".join(one.policies)
-    texts = (one.operation, path, one.user, policies, reason)
-    return (_WORDS[one.change], *(shown(text) or "-" for text in texts))
+    path = f"{change.namespace}/{change.kind}/{change.name}"
+    policies = ", ".join(change.policies)
+    texts = (change.operation, path, change.user, policies, reason)
+    return (_WORDS[change.change], *(shown(text) or "-" for text in texts))
 
 
 def _rest(tables: Tables, listed: Sequence[Change]) -> str:

@@ -65,15 +65,15 @@ class Unrecorded:
         del deadline_ns
         self._lacks(f"Namespace {name}")
 
-    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, object_query: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Note objects."""
         del deadline_ns
-        self._lacks(f"{asked.kind} {asked.namespace}/{asked.name}")
+        self._lacks(f"{object_query.kind} {object_query.namespace}/{object_query.name}")
 
-    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
+    def may(self, access_query: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Note an access check."""
         del deadline_ns
-        self._lacks(f"access of user {asked.user}")
+        self._lacks(f"access of user {access_query.user}")
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
         """Note the scope of a kind."""

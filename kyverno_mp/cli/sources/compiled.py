@@ -123,21 +123,24 @@ def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledP
     return replaced(policy, rules=rules)
 
 
-def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
+def compile_admission(policy_set: PolicySet) -> list[AdmissionPolicyIR]:
     """Compile the API server's own policies, each with its bindings."""
-    if not found.admission:
+    if not policy_set.admission:
         return []
     # PERF: imports CEL.
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
 
-    return [compile_admission_policy(one, found.bindings) for one in found.admission]
+    return [
+        compile_admission_policy(one, policy_set.bindings)
+        for one in policy_set.admission
+    ]
 
 
 def compile_cel(
-    found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
+    policy_set: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> list[ValidatingPolicyIR]:
     """Compile ValidatingPolicies; add those that do not compile to ``invalid``."""
-    if not found.validating:
+    if not policy_set.validating:
         return []
     # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.validating_policy import (
@@ -145,7 +148,7 @@ def compile_cel(
     )
 
     policies = []
-    for document in found.validating:
+    for document in policy_set.validating:
         try:
             policies.append(compile_validating_policy(document, exceptions))
         except PolicyInvalid as error:
@@ -154,10 +157,10 @@ def compile_cel(
 
 
 def compile_others(
-    found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
+    policy_set: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> "list[AnyCelPolicyIR]":
     """Compile the other kinds of policies in CEL, like ``compile_cel``."""
-    if not found.cel:
+    if not policy_set.cel:
         return []
     # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
@@ -168,7 +171,7 @@ def compile_others(
     from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 
     policies: list[AnyCelPolicyIR] = []
-    for document in found.cel:
+    for document in policy_set.cel:
         try:
             if isinstance(document, MutatingPolicy):
                 policies.append(compile_mutating_policy(document, exceptions))
@@ -183,14 +186,14 @@ def compile_others(
 
 
 def compile_images(
-    found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
+    policy_set: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> "list[ImageValidatingPolicyIR]":
     """Compile ImageValidatingPolicies.
 
     KYVERNO: a policy that does not compile has no result and is not reported
     (docs/behaviour/cel 10.4). Here it is invalid, like policies of other kinds.
     """
-    if not found.images:
+    if not policy_set.images:
         return []
     # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.image_validating_policy import (
@@ -198,7 +201,7 @@ def compile_images(
     )
 
     policies = []
-    for document in found.images:
+    for document in policy_set.images:
         try:
             policies.append(compile_image_policy(document, exceptions))
         except PolicyInvalid as error:

@@ -59,9 +59,9 @@ def _items_of(document: Json) -> list[Json]:
     return [document]
 
 
-def known_plurals(more: Plurals | None) -> Plurals:
+def known_plurals(plurals: Plurals | None) -> Plurals:
     """Return the resource names of the built-in kinds and of the given kinds."""
-    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (more or {})
+    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (plurals or {})
 
 
 def resource_of(

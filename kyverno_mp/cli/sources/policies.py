@@ -146,16 +146,16 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
     return ": ".join(filter(None, [*places, f"{error.message} [{error.code}]"]))
 
 
-def _add(found: PolicySet, part: PolicySet) -> None:
+def _add(policy_set: PolicySet, part: PolicySet) -> None:
     for name in part.__struct_fields__:
         more = getattr(part, name)
         if type(more) is dict:
-            getattr(found, name).update(more)
+            getattr(policy_set, name).update(more)
         else:
-            getattr(found, name).extend(more)
+            getattr(policy_set, name).extend(more)
 
 
-def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
+def _add_clone(policy_set: PolicySet, folder: Path, url: str) -> None:
     """Add a repository. KYVERNO: files that are not policies are silently skipped."""
     for file in yaml_files(folder):
         part = PolicySet()
@@ -164,9 +164,9 @@ def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
             _add_file(part, read_file(file), name)
         except (InputError, OSError) as error:
             if not _is_no_policy(error):
-                found.silent.append((name, _reason(name, error)))
+                policy_set.silent.append((name, _reason(name, error)))
             continue
-        _add(found, part)
+        _add(policy_set, part)
 
 
 def _is_no_policy(error: InputError | OSError) -> bool:
@@ -191,22 +191,22 @@ def sources(path: str, *, is_argument: bool = True) -> Iterable[tuple[bytes, str
         yield read_file(root, is_argument=is_argument), str(root)
 
 
-def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]:
+def _add_file(policy_set: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]:
     """Add the documents of a file; return the errors of documents of built-in kinds.
 
     KYVERNO: a document that violates its schema is skipped alone. An unknown field
     invalidates the whole path (policy/load.go); there, so does any other kind.
     """
     misplaced = []
-    for document in _documents(found, data, file):
+    for document in _documents(policy_set, data, file):
         raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
-            found.failed_paths.append((file, "a document that is not an object"))
-            _note_foreign(found, raw)
+            policy_set.failed_paths.append((file, "a document that is not an object"))
+            _note_foreign(policy_set, raw)
             continue
         try:
             _refuse_misfits(document)
-            _add_document(found, raw, file, is_item=is_item)
+            _add_document(policy_set, raw, file, is_item=is_item)
         except DocumentInvalid as error:
             # KYVERNO: an item of a List does not invalidate the path.
             is_alone = document.item < 0
@@ -214,20 +214,20 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]
                 problem.code in _INVALIDATING for problem in error.problems
             ):
                 raise
-            found.failed_paths.append((file, _reason(file, error)))
+            policy_set.failed_paths.append((file, _reason(file, error)))
             if error.code == KEY_TWICE:
-                found.unread.append(file)
-            _note_foreign(found, raw)
+                policy_set.unread.append(file)
+            _note_foreign(policy_set, raw)
             if is_alone and error.code == "policy.unknown_kind" and _is_built_in(raw):
                 misplaced.append(error)
     return misplaced
 
 
-def _note_foreign(found: PolicySet, raw: Json) -> None:
+def _note_foreign(policy_set: PolicySet, raw: Json) -> None:
     from kyverno_mp.cli.sources.foreign import foreign_kind  # rarely needed
 
     if foreign_kind(raw):
-        found.foreign.append(found.failed_paths[-1])
+        policy_set.foreign.append(policy_set.failed_paths[-1])
 
 
 def _is_built_in(raw: dict[str, Json]) -> bool:
@@ -257,7 +257,7 @@ def _refuse_misfits(document: RawDocument) -> None:
         raise DocumentInvalid(problems, where_of(raw, document.file))
 
 
-def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
+def _documents(policy_set: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     """Read a file; if parts of it are not YAML, return the other documents."""
     try:
         return with_duplicate_keys(load(data, file=file), data)
@@ -271,7 +271,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         try:
             loaded = with_duplicate_keys(load(part, file=file), part)
         except PolicyInvalid as error:
-            found.failed_paths.append((file, _reason(file, error, above)))
+            policy_set.failed_paths.append((file, _reason(file, error, above)))
             loaded = []
         documents += [structs.replace(one, line=one.line + above) for one in loaded]
         above += part.count(b"\n")
@@ -279,17 +279,17 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
 
 
 def _add_document(
-    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+    policy_set: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
     """Add one document. KYVERNO: metadata of a List's items is not validated."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     if is_admission_policy(raw):
-        _add_admission(found, raw, file)
+        _add_admission(policy_set, raw, file)
         return
     if api.startswith(_POLICY_GROUPS):
         _refuse_invalid_cel(raw, file)
         if is_validating_policy(raw):
-            _add_validating(found, raw, file, is_item=is_item)
+            _add_validating(policy_set, raw, file, is_item=is_item)
             return
         # PERF: only runs with such a policy need these modules.
         from kyverno_mp.policy.cel_kinds.policies import (
@@ -301,44 +301,44 @@ def _add_document(
             policy = decode_cel_policy(raw, file=file)
             if not is_item:
                 _refuse_unstorable(raw, file)
-            found.cel.append(policy)
-            found.raw[policy.metadata.name] = raw
+            policy_set.cel.append(policy)
+            policy_set.raw[policy.metadata.name] = raw
             return
         from kyverno_mp.policy.cel_kinds.image_validating_policy import is_image_policy
 
         if is_image_policy(raw):
-            _add_image_policy(found, raw, file, is_item=is_item)
+            _add_image_policy(policy_set, raw, file, is_item=is_item)
             return
         name = (raw.get("metadata") or {}).get("name", "")
         mode = authorization_mode(raw)
         shown = f"{name} (evaluation mode {mode})" if mode else name
-        found.unsupported.append(f"{api} {kind} {shown}")
+        policy_set.unsupported.append(f"{api} {kind} {shown}")
         return
     document = decode(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
     if isinstance(document, PolicyException):
-        found.exceptions.append(document)
+        policy_set.exceptions.append(document)
     elif isinstance(document, ClusterPolicy | Policy):
-        found.documents.append(document)
-        found.raw[document.metadata.name] = raw
-        found.warnings += ignored_names(raw, file)
+        policy_set.documents.append(document)
+        policy_set.raw[document.metadata.name] = raw
+        policy_set.warnings += ignored_names(raw, file)
     elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
-        found.cleanups.append(document)
+        policy_set.cleanups.append(document)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
 
 
 def _add_image_policy(
-    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+    policy_set: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
     from kyverno_mp.policy.cel_kinds.image_validating_policy import decode_image_policy
 
     policy = decode_image_policy(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
-    found.images.append(policy)
-    found.raw[policy.metadata.name] = raw
+    policy_set.images.append(policy)
+    policy_set.raw[policy.metadata.name] = raw
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
@@ -358,18 +358,18 @@ def _refuse_invalid_cel(raw: dict[str, Json], file: str) -> None:
         raise DocumentInvalid(problems, Where(file=file))
 
 
-def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
+def _add_admission(policy_set: PolicySet, raw: dict[str, Json], file: str) -> None:
     document = decode_admission_policy(raw, file=file)
     _refuse_unstorable(raw, file)
     if isinstance(document, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
-        found.admission.append(document)
-        found.raw[document.metadata.name] = raw
+        policy_set.admission.append(document)
+        policy_set.raw[document.metadata.name] = raw
     else:
-        found.bindings.append(document)
+        policy_set.bindings.append(document)
 
 
 def _add_validating(
-    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+    policy_set: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
     """Add a ValidatingPolicy or a PolicyException for policies in CEL."""
     document = decode_validating_policy(raw, file=file)
@@ -383,7 +383,7 @@ def _add_validating(
                 f"policy type not supported {document.api_version} {document.kind}"
             )
             raise PolicyInvalid("policy.kind", message)
-        found.cel_exceptions.append(document)
+        policy_set.cel_exceptions.append(document)
     else:
-        found.validating.append(document)
-        found.raw[document.metadata.name] = raw
+        policy_set.validating.append(document)
+        policy_set.raw[document.metadata.name] = raw

@@ -78,14 +78,14 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
         )
 
 
-def _mutation(given: Mutation, path: Sequence[str]) -> Mutation:
+def _mutation(mutation: Mutation, path: Sequence[str]) -> Mutation:
     replace = msgspec.structs.replace
-    body, patch = given.apply_configuration, given.json_patch
+    body, patch = mutation.apply_configuration, mutation.json_patch
     if body is not None:
         body = replace(body, expression=moved(body.expression, path))
     if patch is not None:
         patch = replace(patch, expression=moved(patch.expression, path))
-    return replace(given, apply_configuration=body, json_patch=patch)
+    return replace(mutation, apply_configuration=body, json_patch=patch)
 
 
 def moved(text: str, path: Sequence[str]) -> str:

@@ -274,11 +274,13 @@ class _ImageBuilder(Builder):
                 expression = self.refused(one.expression, path, reason)
             yield NamedExpressionIR(one.name, expression)
 
-    def _attestor(self, given: PolicyAttestor, path: str) -> AttestorIR:
-        notary = given.notary
+    def _attestor(self, policy_attestor: PolicyAttestor, path: str) -> AttestorIR:
+        notary = policy_attestor.notary
         return AttestorIR(
-            name=given.name,
-            cosign=None if given.cosign is None else self._cosign(given.cosign, path),
+            name=policy_attestor.name,
+            cosign=None
+            if policy_attestor.cosign is None
+            else self._cosign(policy_attestor.cosign, path),
             notary=None
             if notary is None
             else NotaryIR(
@@ -286,9 +288,13 @@ class _ImageBuilder(Builder):
             ),
         )
 
-    def _cosign(self, given: CosignAttestor, path: str) -> CosignIR:
-        key, keyless, certificate = given.key, given.keyless, given.certificate
-        source, tuf = given.source, given.tuf
+    def _cosign(self, cosign_attestor: CosignAttestor, path: str) -> CosignIR:
+        key, keyless, certificate = (
+            cosign_attestor.key,
+            cosign_attestor.keyless,
+            cosign_attestor.certificate,
+        )
+        source, tuf = cosign_attestor.source, cosign_attestor.tuf
         root = None if tuf is None else tuf.root
         return CosignIR(
             key=None
@@ -318,7 +324,7 @@ class _ImageBuilder(Builder):
             if source is None
             else tuple(pull_secret.name for pull_secret in source.pull_secrets),
             tag_prefix="" if source is None else source.tag_prefix,
-            log=_log(given),
+            log=_log(cosign_attestor),
             tuf=None
             if tuf is None
             else TufIR(
@@ -326,12 +332,12 @@ class _ImageBuilder(Builder):
                 "" if root is None else root.data,
                 "" if root is None else root.path,
             ),
-            annotations=tuple(sorted(given.annotations.items())),
+            annotations=tuple(sorted(cosign_attestor.annotations.items())),
             subjects=() if keyless is None else self._subjects(keyless, path),
             extensions=()
             if keyless is None
             else tuple(sorted(keyless.additional_extensions.items())),
-            trusted_root=self._text(given.trusted_root, path),
+            trusted_root=self._text(cosign_attestor.trusted_root, path),
         )
 
     def _subjects(
@@ -350,17 +356,17 @@ class _ImageBuilder(Builder):
             found.append(self.compiled(text, place)[0] if text else None)
         return tuple(found) if any(found) else ()
 
-    def _text(self, given: GivenText | None, path: str) -> TextIR | None:
+    def _text(self, given_text: GivenText | None, path: str) -> TextIR | None:
         """Compile a text; an expression takes precedence and can have any type."""
-        if given is None:
+        if given_text is None:
             return None
-        if not given.expression:
-            return TextIR(given.value)
-        return TextIR(given.value, self.compiled(given.expression, path)[0])
+        if not given_text.expression:
+            return TextIR(given_text.value)
+        return TextIR(given_text.value, self.compiled(given_text.expression, path)[0])
 
 
-def _log(given: CosignAttestor) -> LogIR | None:
-    log = given.ctlog
+def _log(cosign_attestor: CosignAttestor) -> LogIR | None:
+    log = cosign_attestor.ctlog
     if log is None:
         return None
     return LogIR(

@@ -206,15 +206,15 @@ def _generations(
     )
 
 
-def _generation(builder: Builder, given: Generation, path: str) -> GenerationIR:
-    if given.template is None:
+def _generation(builder: Builder, generation: Generation, path: str) -> GenerationIR:
+    if generation.template is None:
         place = f"{path}.expression"
-        return GenerationIR(builder.compiled(given.expression, place, BOOL)[0])
-    if given.expression:
+        return GenerationIR(builder.compiled(generation.expression, place, BOOL)[0])
+    if generation.expression:
         reason = "only one of expression or template may be set"
         return GenerationIR(builder.refused("", path, reason))
     place = f"{path}.template"
-    return GenerationIR(documents=compile_template(builder, given.template, place))
+    return GenerationIR(documents=compile_template(builder, generation.template, place))
 
 
 def _annotations(

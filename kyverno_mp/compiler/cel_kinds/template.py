@@ -47,25 +47,25 @@ class TemplateInvalid(Exception):
 
 
 def compile_template(
-    builder: Builder, given: Template, path: str
+    builder: Builder, template: Template, path: str
 ) -> tuple[TemplateDocumentIR, ...]:
     """Return the documents; none, and a problem of the builder, for an invalid one."""
     try:
-        documents = _parsed(given.value)
+        documents = _parsed(template.value)
         return tuple(
-            _Document(builder, given, document).compiled() for document in documents
+            _Document(builder, template, document).compiled() for document in documents
         )
     except TemplateInvalid as error:
-        builder.refused(given.value, f"{path}.value", str(error))
+        builder.refused(template.value, f"{path}.value", str(error))
         return ()
 
 
-def placeholders(given: Template) -> Iterator[str]:
+def placeholders(template: Template) -> Iterator[str]:
     """Yield the expressions of a template; none if it is invalid."""
-    if given.interpolate != _CEL:
+    if template.interpolate != _CEL:
         return
     try:
-        waiting: list[Json] = [one.raw for one in _parsed(given.value)]
+        waiting: list[Json] = [one.raw for one in _parsed(template.value)]
         while waiting:
             value = waiting.pop()
             if type(value) is PlacedText:

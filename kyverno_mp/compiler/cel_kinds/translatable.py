@@ -131,18 +131,25 @@ def _of_filters(filters: Sequence[ResourceFilter], *, is_match: bool) -> Iterato
         )
 
 
-def _selects(given: ResourceDescription) -> bool:
-    return given.selector is not None or given.namespace_selector is not None
+def _selects(resource_description: ResourceDescription) -> bool:
+    return (
+        resource_description.selector is not None
+        or resource_description.namespace_selector is not None
+    )
 
 
-def _of_description(given: ResourceDescription, *, is_match: bool) -> Iterator[str]:
-    if not is_match and given.kinds and given.namespaces:
+def _of_description(
+    resource_description: ResourceDescription, *, is_match: bool
+) -> Iterator[str]:
+    if not is_match and resource_description.kinds and resource_description.namespaces:
         yield ": excluding a resource within a namespace is not applicable."
-    if given.annotations:
+    if resource_description.annotations:
         yield ": Annotations in resource description is not applicable."
-    if any(map(contains_wildcard, (given.name, *given.names))):
+    if any(
+        map(contains_wildcard, (resource_description.name, *resource_description.names))
+    ):
         yield _NAME
-    if any(map(contains_wildcard, given.namespaces)):
+    if any(map(contains_wildcard, resource_description.namespaces)):
         yield _NAMESPACE
 
 

@@ -327,20 +327,26 @@ class Builder:
             built.append(NamedExpressionIR(one.name, expression))
         return tuple(built)
 
-    def annotation(self, given: AuditAnnotation, path: str) -> NamedExpressionIR:
+    def annotation(
+        self, audit_annotation: AuditAnnotation, path: str
+    ) -> NamedExpressionIR:
         """Compile one of ``auditAnnotations``."""
         place = f"{path}.valueExpression"
-        expression, _ = self.compiled(given.value_expression, place, _TEXT_OR_NULL)
-        return NamedExpressionIR(given.key, expression)
+        expression, _ = self.compiled(
+            audit_annotation.value_expression, place, _TEXT_OR_NULL
+        )
+        return NamedExpressionIR(audit_annotation.key, expression)
 
-    def validation(self, given: CELValidation, path: str) -> CelValidationIR:
+    def validation(self, celvalidation: CELValidation, path: str) -> CelValidationIR:
         """Compile one of ``validations``."""
-        expression, _ = self.compiled(given.expression, f"{path}.expression", _BOOL)
+        expression, _ = self.compiled(
+            celvalidation.expression, f"{path}.expression", _BOOL
+        )
         message = None
-        if given.message_expression:
+        if celvalidation.message_expression:
             place = f"{path}.messageExpression"
-            message, _ = self.compiled(given.message_expression, place, _TEXT)
-        return CelValidationIR(expression, given.message, message)
+            message, _ = self.compiled(celvalidation.message_expression, place, _TEXT)
+        return CelValidationIR(expression, celvalidation.message, message)
 
     def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()

@@ -59,10 +59,10 @@ def build_validate(body: Validation) -> ValidateIR:
     )
 
 
-def _manifests(given: Manifests | None) -> ManifestsIR | None:
-    if given is None or not given.attestors:
+def _manifests(manifests: Manifests | None) -> ManifestsIR | None:
+    if manifests is None or not manifests.attestors:
         return None
-    return ManifestsIR(given.raw())
+    return ManifestsIR(manifests.raw())
 
 
 def _assertion(tree: Json) -> Assertion:
@@ -135,12 +135,12 @@ def build_controls(
     )
 
 
-def _pod_security(given: PodSecurity | None) -> PodSecurityIR | None:
+def _pod_security(pod_security: PodSecurity | None) -> PodSecurityIR | None:
     # KYVERNO: an empty podSecurity counts as absent (docs/behaviour/engine 0.4).
-    if given is None or given == PodSecurity():
+    if pod_security is None or pod_security == PodSecurity():
         return None
     return PodSecurityIR(
-        level=given.level or "",
-        version=given.version or "",
-        exclude=build_controls(given.exclude),
+        level=pod_security.level or "",
+        version=pod_security.version or "",
+        exclude=build_controls(pod_security.exclude),
     )

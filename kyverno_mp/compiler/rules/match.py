@@ -101,8 +101,8 @@ def _kind(text: str) -> KindIR:
     return KindIR(*parse_kind(text), text=text)
 
 
-def _subject(given: Subject) -> SubjectIR:
-    return SubjectIR(kind=given.kind, name=given.name, namespace=given.namespace)
+def _subject(subject: Subject) -> SubjectIR:
+    return SubjectIR(kind=subject.kind, name=subject.name, namespace=subject.namespace)
 
 
 def _term(given: LabelSelectorRequirement) -> SelectorTermIR:

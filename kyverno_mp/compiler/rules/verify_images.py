@@ -48,8 +48,8 @@ def action_of(rule: Rule) -> str:
     return named[0] if named else ""
 
 
-def _block(given: ImageVerification) -> ImageBlockIR:
-    block = given.converted()
+def _block(image_verification: ImageVerification) -> ImageBlockIR:
+    block = image_verification.converted()
     raw = block.raw()
     for attestation in raw.get("attestations", []):
         attestation.pop("conditions", None)
@@ -72,9 +72,9 @@ def _block(given: ImageVerification) -> ImageBlockIR:
     )
 
 
-def _conditions(given: Attestation) -> tuple[Document, tuple[Conditions, ...]]:
-    built = (build_conditions(block) for block in given.conditions)
+def _conditions(attestation: Attestation) -> tuple[Document, tuple[Conditions, ...]]:
+    built = (build_conditions(block) for block in attestation.conditions)
     return (
-        parse_document([block.raw() for block in given.conditions]),
+        parse_document([block.raw() for block in attestation.conditions]),
         tuple(block for block in built if block is not None),
     )

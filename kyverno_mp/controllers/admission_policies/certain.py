@@ -54,7 +54,7 @@ _WITH_OBJECT: Final = frozenset(("CREATE", "UPDATE"))
 
 
 def cannot_fail(
-    expressions: Iterable[str], given: MatchResources | None, *, mutates: bool
+    expressions: Iterable[str], match_resources: MatchResources | None, *, mutates: bool
 ) -> bool:
     """Return whether no expression can fail for any object that a policy matches.
 
@@ -62,11 +62,12 @@ def cannot_fail(
     """
     for expression in expressions:
         found = _COMPARISON.fullmatch(expression)
-        if found is None or given is None:
+        if found is None or match_resources is None:
             return False
         needs_name = mutates and found[1] == _NAME
         if not all(
-            _is_known(rule, needs_name=needs_name) for rule in given.resource_rules
+            _is_known(rule, needs_name=needs_name)
+            for rule in match_resources.resource_rules
         ):
             return False
     return True

@@ -65,11 +65,11 @@ class _Rules:
         self.cluster_scoped = False
         """Whether any of the rules match cluster-scoped objects."""
 
-    def add(self, given: ResourceDescription) -> None:
+    def add(self, resource_description: ResourceDescription) -> None:
         """Add the kinds of a filter. Raises: NotTranslated."""
-        names = names_of(given)
-        operations = operations_of(given)
-        for text in given.kinds:
+        names = names_of(resource_description)
+        operations = operations_of(resource_description)
+        for text in resource_description.kinds:
             if text == "*":
                 self.put("*", "*", operations, names, ["*"])
                 self.cluster_scoped = True
@@ -136,14 +136,18 @@ def constraints_of(
     return Constraints(raw, tuple(conditions))
 
 
-def names_of(given: ResourceDescription) -> tuple[str, ...]:
+def names_of(resource_description: ResourceDescription) -> tuple[str, ...]:
     """Return the names that a filter matches, () for all names."""
-    return (*given.names, given.name) if given.name else given.names
+    return (
+        (*resource_description.names, resource_description.name)
+        if resource_description.name
+        else resource_description.names
+    )
 
 
-def operations_of(given: ResourceDescription) -> tuple[str, ...]:
+def operations_of(resource_description: ResourceDescription) -> tuple[str, ...]:
     """Return the operations that a filter matches."""
-    return tuple(dict.fromkeys(given.operations)) or _OPERATIONS
+    return tuple(dict.fromkeys(resource_description.operations)) or _OPERATIONS
 
 
 def _descriptions(
@@ -153,23 +157,23 @@ def _descriptions(
     return [one for one in found if one != ResourceDescription()]
 
 
-def _select(raw: Json, given: ResourceDescription) -> None:
+def _select(raw: Json, resource_description: ResourceDescription) -> None:
     """Set the namespaceSelector and the objectSelector."""
     selector: Json = {}
-    if given.namespace_selector is not None:
-        selector = given.namespace_selector.raw()
-    if given.namespaces:
+    if resource_description.namespace_selector is not None:
+        selector = resource_description.namespace_selector.raw()
+    if resource_description.namespaces:
         within = {
             "key": _NAME_LABEL,
             "operator": "In",
-            "values": list(given.namespaces),
+            "values": list(resource_description.namespaces),
         }
         terms = [within, *selector.get("matchExpressions", ())]
         selector = {**selector, "matchExpressions": terms}
     if selector:
         raw["namespaceSelector"] = selector
-    if given.selector is not None:
-        raw["objectSelector"] = given.selector.raw()
+    if resource_description.selector is not None:
+        raw["objectSelector"] = resource_description.selector.raw()
 
 
 def _scopes(rule: Rule, *, is_cluster_scoped: bool) -> list[Condition]:
@@ -189,25 +193,31 @@ def _scopes(rule: Rule, *, is_cluster_scoped: bool) -> list[Condition]:
     return []
 
 
-def _exclude(rules: _Rules, given: ResourceDescription, name: str) -> list[Condition]:
+def _exclude(
+    rules: _Rules, resource_description: ResourceDescription, name: str
+) -> list[Condition]:
     """Add rules for the kinds of a filter; return a condition if it has no kinds.
 
     KYVERNO: for namespaces without kinds, upstream excludes the Namespaces themselves
     instead of the objects in them.
     """
-    rules.add(given)
-    if given.kinds:
+    rules.add(resource_description)
+    if resource_description.kinds:
         return []
-    if given.namespaces:
-        operations = operations_of(given)
-        rules.put("", "v1", operations, given.namespaces, [_NAMESPACES])
+    if resource_description.namespaces:
+        operations = operations_of(resource_description)
+        rules.put("", "v1", operations, resource_description.namespaces, [_NAMESPACES])
     clauses = []
-    if given.namespaces:
-        clauses.append(f"request.namespace in {_list_of(given.namespaces)}")
-    if names_of(given):
-        clauses.append(f"request.name in {_list_of(names_of(given))}")
-    if given.operations:
-        clauses.append(f"request.operation in {_list_of(given.operations)}")
+    if resource_description.namespaces:
+        clauses.append(
+            f"request.namespace in {_list_of(resource_description.namespaces)}"
+        )
+    if names_of(resource_description):
+        clauses.append(f"request.name in {_list_of(names_of(resource_description))}")
+    if resource_description.operations:
+        clauses.append(
+            f"request.operation in {_list_of(resource_description.operations)}"
+        )
     return [Condition(name, f"!({' && '.join(clauses)})")] if clauses else []
 
 

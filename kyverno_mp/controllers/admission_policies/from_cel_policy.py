@@ -158,8 +158,8 @@ def from_mutating_policy(
     )
 
 
-def _reason(wanted: Enabled | None, *, has_copies: bool) -> str:
-    if wanted is None or wanted.enabled is not True:
+def _reason(enabled: Enabled | None, *, has_copies: bool) -> str:
+    if enabled is None or enabled.enabled is not True:
         return _NOT_ENABLED
     return _AUTOGEN if has_copies else ""
 
@@ -172,10 +172,10 @@ def _as_condition(one: Json) -> Condition:
     return Condition(one.name, one.expression)
 
 
-def _constraints_of(given: MatchResources | None) -> Json:
+def _constraints_of(match_resources: MatchResources | None) -> Json:
     """Return ``matchConstraints`` with the selectors and excludes upstream drops."""
     raw: Json = {"matchPolicy": "Equivalent"}
-    return {**raw, **given.raw()} if given is not None else raw
+    return {**raw, **match_resources.raw()} if match_resources is not None else raw
 
 
 def _may_fail(

@@ -180,13 +180,13 @@ def _names_fit(leaf: x509.Certificate, rules: CertificateRules) -> bool:
     return set(rules.dns_names) <= set(names.value.get_values_for_type(x509.DNSName))
 
 
-def _is_valid(one: x509.Certificate, now: datetime) -> bool:
-    return one.not_valid_before_utc <= now <= one.not_valid_after_utc
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
-def _signed_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
+def _signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
-        one.verify_directly_issued_by(issuer)
+        certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True

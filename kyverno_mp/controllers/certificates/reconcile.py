@@ -90,11 +90,15 @@ def read(objects: Objects, rules: CertificateRules) -> CertificateSecrets:
     return CertificateSecrets(ca.pem, pair.pem, _key_bytes(pair))
 
 
-def _awaited(found: CertificateSecrets, rules: CertificateRules) -> CertificateSecrets:
+def _awaited(
+    certificate_secrets: CertificateSecrets, rules: CertificateRules
+) -> CertificateSecrets:
     """Name the Secrets that another program has not written yet, or not completely."""
     lacking = {
-        rules.ca_name: not found.ca_bundle,
-        rules.tls_name: not (found.certificate and found.key),
+        rules.ca_name: not certificate_secrets.ca_bundle,
+        rules.tls_name: not (
+            certificate_secrets.certificate and certificate_secrets.key
+        ),
     }
     problems = [
         f"waiting for Secret {name}, which another program writes"
@@ -102,7 +106,7 @@ def _awaited(found: CertificateSecrets, rules: CertificateRules) -> CertificateS
         for name, is_lacking in lacking.items()
         if is_lacking
     ]
-    return replace(found, problems=tuple(problems))
+    return replace(certificate_secrets, problems=tuple(problems))
 
 
 def _find(objects: Objects, rules: CertificateRules, name: str) -> Stored:

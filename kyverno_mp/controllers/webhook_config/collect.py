@@ -154,10 +154,10 @@ def _is_plain(entry: ResourceFilter) -> bool:
     )
 
 
-def _subtract(found: Kinds, resources: ResourceDescription) -> None:
-    for kind in resources.kinds or tuple(found):
-        if kind in found:
-            found[kind] -= set(resources.operations or ALL_OPERATIONS)
+def _subtract(kinds: Kinds, resources: ResourceDescription) -> None:
+    for kind in resources.kinds or tuple(kinds):
+        if kind in kinds:
+            kinds[kind] -= set(resources.operations or ALL_OPERATIONS)
 
 
 def _targets(generation: Generation) -> Iterator[str]:
@@ -210,10 +210,10 @@ def _verifies_manifests(rule: Rule) -> bool:
     return manifests is not None and bool(manifests.attestors)
 
 
-def _merge(found: Kinds, other: Kinds) -> None:
+def _merge(kinds: Kinds, other: Kinds) -> None:
     for kind, operations in other.items():
-        _add(found, kind, operations)
+        _add(kinds, kind, operations)
 
 
-def _add(found: Kinds, kind: str, operations: Iterable[str]) -> None:
-    found.setdefault(kind, set()).update(operations)
+def _add(kinds: Kinds, kind: str, operations: Iterable[str]) -> None:
+    kinds.setdefault(kind, set()).update(operations)

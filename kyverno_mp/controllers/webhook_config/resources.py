@@ -102,7 +102,7 @@ def desired(
     policies: Sequence[AnyPolicy],
     directory: Directory,
     options: WebhookOptions,
-    known: KnownEntries | None = None,
+    known_entries: KnownEntries | None = None,
 ) -> Desired:
     """Compute both configurations for the policies in force.
 
@@ -110,11 +110,11 @@ def desired(
     for ten policies.
     """
     ours = [policy for policy in policies if _is_ours(policy)]
-    known = KnownEntries() if known is None else known
-    known.keep(ours)
+    known_entries = KnownEntries() if known_entries is None else known_entries
+    known_entries.keep(ours)
 
     def entries(policy: AnyPolicy, *, mutating: bool) -> frozenset[Entry]:
-        return known.of(policy, directory, mutating=mutating)
+        return known_entries.of(policy, directory, mutating=mutating)
 
     return Desired(
         validating=configuration(

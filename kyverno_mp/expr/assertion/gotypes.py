@@ -117,14 +117,14 @@ class GoStruct(GoValue):
             (self.go_name, self.members) == (other.go_name, other.members)
         )
 
-    def same(self, other: "GoStruct") -> bool:
+    def same(self, go_struct: "GoStruct") -> bool:
         """Compare like Go's ``==``. Raises: ExpressionFailed where Go panics."""
-        if self.go_name == other.go_name and not self.comparable:
+        if self.go_name == go_struct.go_name and not self.comparable:
             raise ExpressionFailed(
                 "assertion.match",
                 f"runtime error: comparing uncomparable type {self.go_name}",
             )
-        return self == other
+        return self == go_struct
 
     def go_text(self) -> str:
         """Print like ``%v``: the values alone."""

@@ -42,29 +42,29 @@ _TIMESTAMP_MIN: Final = -62135596800 * 10**9
 _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
 
 
-def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
+def equal(meter: Meter, value: Value, right: Value, depth: int = 0) -> bool:
     """Return whether two values are equal; values of different types are not."""
-    kind, other = left.__class__, right.__class__
+    kind, other = value.__class__, right.__class__
     if kind is other and kind in _SAME:
-        if kind is str and len(left) > _SHORT and len(left) == len(right):
-            meter.charge_text(len(left))
-        return bool(left == right)
+        if kind is str and len(value) > _SHORT and len(value) == len(right):
+            meter.charge_text(len(value))
+        return bool(value == right)
     if kind in _NUMBERS:
         if kind is float or other is float:
             # cel-go compares a whole number with a double as doubles.
-            return other in _NUMBERS and float(left) == float(right)
-        return other in _NUMBERS and bool(left == right)
+            return other in _NUMBERS and float(value) == float(right)
+        return other in _NUMBERS and bool(value == right)
     if kind is not other:
         return False
     if kind is list:
-        return len(left) == len(right) and _all_equal(meter, left, right, depth)
+        return len(value) == len(right) and _all_equal(meter, value, right, depth)
     if kind is dict:
-        return len(left) == len(right) and _maps_equal(meter, left, right, depth)
+        return len(value) == len(right) and _maps_equal(meter, value, right, depth)
     if kind is Optional:
-        if not (left.present and right.present):
-            return bool(left.present == right.present)
-        return equal(meter, left.value, right.value, depth + 1)
-    return bool(left == right)
+        if not (value.present and right.present):
+            return bool(value.present == right.present)
+        return equal(meter, value.value, right.value, depth + 1)
+    return bool(value == right)
 
 
 def _all_equal(meter: Meter, left: list[Value], right: list[Value], depth: int) -> bool:
@@ -156,25 +156,25 @@ def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
         meter.charge_text(size * times)
 
 
-def compare(left: Value, right: Value, sign: str = "") -> int:
+def compare(value: Value, right: Value, sign: str = "") -> int:
     """Compare two values: -1, 0 or 1. Raises: CelFailed if they have no order.
 
     ``sign``: the operator, for the error message.
     """
-    kind, other = left.__class__, right.__class__
+    kind, other = value.__class__, right.__class__
     if kind in _NUMBERS and other in _NUMBERS:
-        if left != left or right != right:  # noqa: PLR0124 - NaN
+        if value != value or right != right:  # noqa: PLR0124 - NaN
             raise CelFailed("NaN values cannot be ordered")
         if kind is not other and (kind is float or other is float):
-            left, right = float(left), float(right)
+            value, right = float(value), float(right)
     elif kind is not other or kind not in _ORDERED:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)
         raise CelFailed("no such overload")
     # Go compares UTF-8 bytes, which yields the order of the code points.
-    if left < right:
+    if value < right:
         return -1
-    return 1 if right < left else 0
+    return 1 if right < value else 0
 
 
 def int_result(value: int) -> int:

@@ -75,9 +75,9 @@ def no_overload(function: str, *args: Value) -> CelFailed:
     return CelFailed(f"no such overload: {function}({shown})")
 
 
-def _no_operator(operator: str, left: Value) -> CelFailed:
+def _no_operator(operator: str, value: Value) -> CelFailed:
     possible = _LEFT_SIDES.get(operator)
-    kind = left.__class__
+    kind = value.__class__
     if possible is None or kind in possible or kind in _RECEIVERS:
         return CelFailed("no such overload")
     shown = operator if operator.endswith("_") else f"_{operator}_"

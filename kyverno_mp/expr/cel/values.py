@@ -67,8 +67,8 @@ class Timestamp:
     def __eq__(self, other: object) -> bool:
         return type(other) is Timestamp and other.ns == self.ns
 
-    def __lt__(self, other: "Timestamp") -> bool:
-        return self.ns < other.ns
+    def __lt__(self, timestamp: "Timestamp") -> bool:
+        return self.ns < timestamp.ns
 
     def __hash__(self) -> int:
         return hash(self.ns)
@@ -85,8 +85,8 @@ class Duration:
     def __eq__(self, other: object) -> bool:
         return type(other) is Duration and other.ns == self.ns
 
-    def __lt__(self, other: "Duration") -> bool:
-        return self.ns < other.ns
+    def __lt__(self, duration: "Duration") -> bool:
+        return self.ns < duration.ns
 
     def __hash__(self) -> int:
         return hash(self.ns)

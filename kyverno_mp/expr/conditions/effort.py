@@ -155,11 +155,13 @@ def _charge(runtime: Runtime, key: Weight, value: Weight) -> None:
         runtime.charge_bytes(_TEXT_BYTES * (key.texts + value.texts))
 
 
-def _searched(texts: Weight, patterns: Weight) -> int:
+def _searched(weight: Weight, patterns: Weight) -> int:
     """Return the steps for matching every string with every pattern."""
-    steps = _STEPS_PER_WILDCARD * texts.texts * patterns.wild
-    steps += texts.length * (patterns.wild_length + patterns.wild) // _SEARCHED_PER_STEP
+    steps = _STEPS_PER_WILDCARD * weight.texts * patterns.wild
+    steps += (
+        weight.length * (patterns.wild_length + patterns.wild) // _SEARCHED_PER_STEP
+    )
     if patterns.questions:
-        steps += (_QUESTION_STEPS + patterns.questions) * texts.texts
-        steps += texts.length * patterns.questions // _STATES_PER_STEP
+        steps += (_QUESTION_STEPS + patterns.questions) * weight.texts
+        steps += weight.length * patterns.questions // _STATES_PER_STEP
     return steps

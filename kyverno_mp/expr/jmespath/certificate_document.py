@@ -218,27 +218,27 @@ def _name(name: x509.Name) -> Json:
     return shown
 
 
-def _extensions(found: x509.Extensions) -> Json:
+def _extensions(extensions: x509.Extensions) -> Json:
     return [
         {
-            "Id": _oid(one.oid),
-            "Critical": one.critical,
-            "Value": _text(one.value.public_bytes()),
+            "Id": _oid(extension.oid),
+            "Critical": extension.critical,
+            "Value": _text(extension.value.public_bytes()),
         }
-        for one in found
+        for extension in extensions
     ] or None
 
 
-def _value(found: x509.Extensions, kind: type[Any]) -> Any:
+def _value(extensions: x509.Extensions, kind: type[Any]) -> Any:
     """Return the value of an extension, or None if it is absent."""
     try:
-        return found.get_extension_for_class(kind).value
+        return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
 
-def _alternative_names(found: x509.Extensions) -> dict[str, Json]:
-    names = _value(found, ext.SubjectAlternativeName)
+def _alternative_names(extensions: x509.Extensions) -> dict[str, Json]:
+    names = _value(extensions, ext.SubjectAlternativeName)
 
     def of(kind: type[Any]) -> list[Any]:
         return [] if names is None else names.get_values_for_type(kind)
@@ -269,8 +269,8 @@ def _url(text: str) -> Json:
     }
 
 
-def _usage(found: x509.Extensions) -> dict[str, Json]:
-    usage = _value(found, ext.KeyUsage)
+def _usage(extensions: x509.Extensions) -> dict[str, Json]:
+    usage = _value(extensions, ext.KeyUsage)
     bits = 0
     if usage is not None:
         bits = sum(1 << bit for bit, name in enumerate(_USAGES) if getattr(usage, name))
@@ -278,7 +278,7 @@ def _usage(found: x509.Extensions) -> dict[str, Json]:
             bits += (128 if usage.encipher_only else 0) + (
                 256 if usage.decipher_only else 0
             )
-    extended = _value(found, ext.ExtendedKeyUsage) or ()
+    extended = _value(extensions, ext.ExtendedKeyUsage) or ()
     known = [_EXTENDED.get(oid.dotted_string) for oid in extended]
     return {
         "KeyUsage": float(bits),
@@ -290,8 +290,8 @@ def _usage(found: x509.Extensions) -> dict[str, Json]:
     }
 
 
-def _constraints(found: x509.Extensions) -> dict[str, Json]:
-    basic = _value(found, ext.BasicConstraints)
+def _constraints(extensions: x509.Extensions) -> dict[str, Json]:
+    basic = _value(extensions, ext.BasicConstraints)
     length = 0
     if basic is not None:
         length = -1 if basic.path_length is None else basic.path_length
@@ -303,17 +303,17 @@ def _constraints(found: x509.Extensions) -> dict[str, Json]:
     }
 
 
-def _identifiers(found: x509.Extensions) -> dict[str, Json]:
-    subject = _value(found, ext.SubjectKeyIdentifier)
-    authority = _value(found, ext.AuthorityKeyIdentifier)
+def _identifiers(extensions: x509.Extensions) -> dict[str, Json]:
+    subject = _value(extensions, ext.SubjectKeyIdentifier)
+    authority = _value(extensions, ext.AuthorityKeyIdentifier)
     return {
         "SubjectKeyId": _text(subject.digest) if subject else None,
         "AuthorityKeyId": _text(authority.key_identifier) if authority else None,
     }
 
 
-def _places(found: x509.Extensions) -> dict[str, Json]:
-    access = _value(found, ext.AuthorityInformationAccess) or ()
+def _places(extensions: x509.Extensions) -> dict[str, Json]:
+    access = _value(extensions, ext.AuthorityInformationAccess) or ()
 
     def at(method: str) -> Json:
         return [
@@ -324,7 +324,7 @@ def _places(found: x509.Extensions) -> dict[str, Json]:
 
     points = [
         name.value
-        for point in _value(found, ext.CRLDistributionPoints) or ()
+        for point in _value(extensions, ext.CRLDistributionPoints) or ()
         for name in point.full_name or ()
         if isinstance(name, x509.UniformResourceIdentifier)
     ]
@@ -335,10 +335,10 @@ def _places(found: x509.Extensions) -> dict[str, Json]:
     }
 
 
-def _policies(found: x509.Extensions) -> dict[str, Json]:
+def _policies(extensions: x509.Extensions) -> dict[str, Json]:
     policies = [
         policy.policy_identifier
-        for policy in _value(found, ext.CertificatePolicies) or ()
+        for policy in _value(extensions, ext.CertificatePolicies) or ()
     ]
     return {
         "PolicyIdentifiers": [_oid(oid) for oid in policies] or None,
@@ -353,9 +353,9 @@ def _policies(found: x509.Extensions) -> dict[str, Json]:
     }
 
 
-def _name_constraints(found: x509.Extensions) -> dict[str, Json]:
+def _name_constraints(extensions: x509.Extensions) -> dict[str, Json]:
     shown: dict[str, Json] = {"PermittedDNSDomainsCritical": False}
-    limits = _value(found, ext.NameConstraints)
+    limits = _value(extensions, ext.NameConstraints)
     for word, trees in (
         ("Permitted", limits.permitted_subtrees if limits else None),
         ("Excluded", limits.excluded_subtrees if limits else None),
@@ -377,6 +377,6 @@ def _name_constraints(found: x509.Extensions) -> dict[str, Json]:
             and isinstance(tree.value, (IPv4Network, IPv6Network))
         ] or None
     if limits is not None:
-        one = found.get_extension_for_class(ext.NameConstraints)
+        one = extensions.get_extension_for_class(ext.NameConstraints)
         shown["PermittedDNSDomainsCritical"] = one.critical
     return shown

@@ -330,8 +330,8 @@ class _Parser:
         self.expect("tRbracket")
         return nodes.Slice(*parts)
 
-    def project_if_slice(self, left: Node, right: Node) -> Node:
-        indexed = nodes.IndexExpression(left, right)
+    def project_if_slice(self, node: Node, right: Node) -> Node:
+        indexed = nodes.IndexExpression(node, right)
         if type(right) is nodes.Slice:
             return nodes.Projection(indexed, self.projected("tStar"))
         return indexed

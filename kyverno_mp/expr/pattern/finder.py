@@ -159,7 +159,7 @@ def _not_a_list(path: str) -> Mismatch:
     return Mismatch(FAILED, path, text)
 
 
-def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
+def _find_in(finder: Finder | None, whole: Finder | None) -> Finder:
     """Apply one finder to every element, or to the list itself."""
 
     def find(values: Json, path: str) -> Mismatch | Misfit | None:
@@ -167,9 +167,9 @@ def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
             return _not_a_list(path)
         if whole is not None:
             return whole(values, path)
-        assert each is not None
+        assert finder is not None
         for index, value in enumerate(values):
-            found = each(value, f"{path}{index}/")
+            found = finder(value, f"{path}{index}/")
             if found is not None:
                 return found
         return None

@@ -16,18 +16,18 @@ from kyverno_mp.expr.pattern.nodes import (
 from kyverno_mp.expr.reads import Reads
 
 
-def mark_pattern(node: Node, place: Reads) -> None:
+def mark_pattern(node: Node, reads: Reads) -> None:
     """Mark everything that evaluating ``node`` may read, including for its messages."""
     if type(node) is Leaf:
         # The message contains the value.
-        place.whole = True
+        reads.whole = True
         return
     if type(node) is MapPattern:
         if node.block:
             # Which keys are relevant depends on all keys.
-            place.whole = True
+            reads.whole = True
         for entry in (*node.first, *node.then):
-            below = place.field(entry.key)
+            below = reads.field(entry.key)
             if entry.kind != NEGATION:
                 mark_pattern(entry.value, below)
         return
@@ -35,6 +35,6 @@ def mark_pattern(node: Node, place: Reads) -> None:
     for item in node.items:
         if type(item) is Leaf:
             # A scalar element is compared with the whole list.
-            place.whole = True
+            reads.whole = True
         else:
-            mark_pattern(item, place.each)
+            mark_pattern(item, reads.each)

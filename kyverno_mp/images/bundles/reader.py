@@ -36,18 +36,18 @@ _NO_TIME: Final = (
 
 
 def bundles_of(
-    artifacts: Artifacts, place: Reference, image: Descriptor, deadline_ns: int
+    artifacts: Artifacts, reference: Reference, image: Descriptor, deadline_ns: int
 ) -> list[Bundle]:
     """Return all bundles of an image.
 
     KYVERNO: one unreadable bundle fails them all. Raises: ExpressionFailed.
     """
     bundles = []
-    for one in artifacts.referring(place, image.digest, deadline_ns):
+    for one in artifacts.referring(reference, image.digest, deadline_ns):
         if not str(one.get("artifactType")).startswith(_TYPE):
             continue
         digest = str(one.get("digest"))
-        manifest = artifacts.document(place, digest, deadline_ns)
+        manifest = artifacts.document(reference, digest, deadline_ns)
         layers = json_object(manifest.body, digest).get("layers")
         layer = layers[0] if type(layers) is list and layers else None
         if type(layer) is not dict:
@@ -55,7 +55,7 @@ def bundles_of(
         size = layer.get("size")
         if type(size) is float and size > IMAGE_BUNDLE_BYTES_MAX:
             raise failed(f"layer size {size:.0f} exceeds {IMAGE_BUNDLE_BYTES_MAX}")
-        blob = artifacts.blob(place, str(layer.get("digest")), deadline_ns)
+        blob = artifacts.blob(reference, str(layer.get("digest")), deadline_ns)
         try:
             bundles.append(parse(blob))
         except Unproved as error:
@@ -65,16 +65,18 @@ def bundles_of(
 
 def verified_bundles(
     bundles: Sequence[Bundle],
-    asked: SignatureQuery,
+    signature_query: SignatureQuery,
     digest: str,
     trust: TrustRoot,
     deadline_ns: int,
 ) -> list[Bundle]:
     """Return the valid bundles, at least one. Raises: ExpressionFailed."""
-    image, logs = asked.image, asked.logs
-    if asked.predicate_type:
-        bundles = [one for one in bundles if _is_of(one, asked.predicate_type)]
-    _check_patterns(asked)
+    image, logs = signature_query.image, signature_query.logs
+    if signature_query.predicate_type:
+        bundles = [
+            one for one in bundles if _is_of(one, signature_query.predicate_type)
+        ]
+    _check_patterns(signature_query)
     try:
         material = parse_material(trust.target("trusted_root.json", deadline_ns))
     except (ExpressionFailed, Unproved) as error:
@@ -84,7 +86,7 @@ def verified_bundles(
         # KYVERNO: with ignoreSCT, upstream requires no timestamp, which its verifier
         # rejects (docs/behaviour/images 5).
         raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
-    demands = Demands(digest, asked.identity, needs_log=not logs.is_ignored)
+    demands = Demands(digest, signature_query.identity, needs_log=not logs.is_ignored)
     held = []
     for bundle in bundles:
         try:
@@ -112,8 +114,8 @@ def _is_of(bundle: Bundle, wanted: str) -> bool:
         return False
 
 
-def _check_patterns(asked: SignatureQuery) -> None:
-    identity = asked.identity
+def _check_patterns(signature_query: SignatureQuery) -> None:
+    identity = signature_query.identity
     for pattern, what in (
         (identity.issuer_reg_exp, "issuer"),
         (identity.subject_reg_exp, "subject"),
@@ -122,5 +124,5 @@ def _check_patterns(asked: SignatureQuery) -> None:
             try:
                 searches(pattern, "", what)
             except Unproved as error:
-                message = f"failed to build policy: {asked.image}: {error}"
+                message = f"failed to build policy: {signature_query.image}: {error}"
                 raise failed(message) from None

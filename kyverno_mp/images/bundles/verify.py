@@ -265,31 +265,31 @@ def _check_content(bundle: Bundle, image: str) -> None:
     raise Unproved("provided artifact digest does not match any digest in statement")
 
 
-def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
+def _check_identity(certificate: x509.Certificate, identity: Identity) -> None:
     """KYVERNO: exact values, and an expression in addition (images 5).
 
     SAFETY: upstream ignores the extensions of a verifyImages rule here.
     """
-    if not is_complete(wanted):
+    if not is_complete(identity):
         # SAFETY: without an identity, every certificate of the authority would pass.
         raise Unproved("no identity was demanded")
     issuer, subject = _issuer(certificate), _subject(certificate)
     for found, exact, pattern, what in (
-        (issuer, wanted.issuer, wanted.issuer_reg_exp, "issuer"),
-        (subject, wanted.subject, wanted.subject_reg_exp, "subject"),
+        (issuer, identity.issuer, identity.issuer_reg_exp, "issuer"),
+        (subject, identity.subject, identity.subject_reg_exp, "subject"),
     ):
         if (exact and found != exact) or (
             pattern and not searches(pattern, found, what)
         ):
             raise Unproved(f"no matching certificate identity found: {what} {found}")
-    check_extensions(certificate, wanted)
+    check_extensions(certificate, identity)
 
 
-def is_complete(wanted: Identity) -> bool:
+def is_complete(identity: Identity) -> bool:
     """Return whether an issuer and a subject are required."""
     return bool(
-        (wanted.issuer or wanted.issuer_reg_exp)
-        and (wanted.subject or wanted.subject_reg_exp)
+        (identity.issuer or identity.issuer_reg_exp)
+        and (identity.subject or identity.subject_reg_exp)
     )
 
 

@@ -233,7 +233,7 @@ def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> 
     return other.filled.get(path) is type(empty)
 
 
-def _is_added_to(path: Path, other: Flat) -> bool:
+def _is_added_to(path: Path, flat: Flat) -> bool:
     """Return whether the API server adds an empty map there, if ``other`` lacks it.
 
     SAFETY: an element of a list is a change, even if it consists of such maps only.
@@ -242,7 +242,7 @@ def _is_added_to(path: Path, other: Flat) -> bool:
         name, path = path[-1], path[:-1]
         if name in _OF_METADATA and (not path or path[-1] != "metadata"):
             return False
-        if path in other:
+        if path in flat:
             return True
     return False
 

@@ -49,7 +49,7 @@ class Signature(NamedTuple):
 def verified_signer(
     signature: Signature,
     message: bytes,
-    wanted: KeylessAttestor,
+    keyless_attestor: KeylessAttestor,
     trust: TrustRoot,
     deadline_ns: int,
 ) -> str:
@@ -62,7 +62,7 @@ def verified_signer(
         raise Unproved("the signature has no entry of a log")
     signed = Signed(signature.text, message, pem_of(certificate))
     at = verified_bundle(promise, signed, trust.rekor_keys(deadline_ns))
-    roots, others = _authorities(wanted.roots, trust, at, deadline_ns)
+    roots, others = _authorities(keyless_attestor.roots, trust, at, deadline_ns)
     chain = verified_chain(certificate, roots, others, at)
     check_valid_at(certificate, chain[1:], at)
     try:
@@ -72,7 +72,7 @@ def verified_signer(
     reason = check(signature.data, message)
     if reason:
         raise Unproved(reason)
-    return _checked_name(certificate, wanted)
+    return _checked_name(certificate, keyless_attestor)
 
 
 def _authorities(
@@ -93,15 +93,17 @@ def _authorities(
     return [root for authority in valid for root in authority.roots], others
 
 
-def _checked_name(certificate: x509.Certificate, wanted: KeylessAttestor) -> str:
+def _checked_name(
+    certificate: x509.Certificate, keyless_attestor: KeylessAttestor
+) -> str:
     issuer = raw_extension(certificate, _ISSUER)
-    if wanted.issuer and issuer != wanted.issuer:
-        raise Unproved(f"the issuer is {issuer}, not {wanted.issuer}")
+    if keyless_attestor.issuer and issuer != keyless_attestor.issuer:
+        raise Unproved(f"the issuer is {issuer}, not {keyless_attestor.issuer}")
     names = subject_names(certificate)
-    if not wanted.subject or wanted.subject not in names:
+    if not keyless_attestor.subject or keyless_attestor.subject not in names:
         found = ", ".join(names)
         raise Unproved(
             f"signature has been verified, but signer name `{found}` does not match"
-            f" `{wanted.subject}`"
+            f" `{keyless_attestor.subject}`"
         )
-    return wanted.subject
+    return keyless_attestor.subject

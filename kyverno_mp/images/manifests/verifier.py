@@ -110,24 +110,26 @@ class ManifestVerifier:
         return ManifestVerifier(self._trust, self._until, self._providers, dry_runs)
 
     def _creating(
-        self, create: DryRunCreate, asked: ManifestQuery, deadline_ns: int
+        self, create: DryRunCreate, manifest_query: ManifestQuery, deadline_ns: int
     ) -> Callable[[dict[str, Json]], dict[str, Json] | None]:
-        place, is_tenants = asked.dry_run, asked.tenant is not None
+        place, is_tenants = manifest_query.dry_run, manifest_query.tenant is not None
         return lambda one: create(one, place, self._until(deadline_ns), is_tenants)
 
-    def _with_key(self, asked: ManifestQuery, until: int) -> ManifestQuery:
-        if asked.certificate:
-            return asked
+    def _with_key(self, manifest_query: ManifestQuery, until: int) -> ManifestQuery:
+        if manifest_query.certificate:
+            return manifest_query
         try:
-            key = referenced_key(asked.key, asked.tenant, self._providers, until)
+            key = referenced_key(
+                manifest_query.key, manifest_query.tenant, self._providers, until
+            )
         except ExpressionFailed as error:
             raise failed(f"{_UNJUDGED}: {error.message}") from error
-        return asked._replace(key=key)
+        return manifest_query._replace(key=key)
 
     def _signer(
         self,
-        asked: ManifestQuery,
-        wanted: KeylessAttestor,
+        manifest_query: ManifestQuery,
+        keyless_attestor: KeylessAttestor,
         message: bytes,
         signatures: Sequence[str],
         until: int,
@@ -136,12 +138,14 @@ class ManifestVerifier:
         # Imported late, because most manifests are signed with keys.
         from kyverno_mp.images.manifests.keyless import verified_signer
 
-        annotations = _annotations(asked.document)
+        annotations = _annotations(manifest_query.document)
         reasons = []
         for position, text in enumerate(signatures):
             try:
-                given = _keyless(annotations, asked.domain, position, text)
-                return verified_signer(given, message, wanted, self._trust, until)
+                given = _keyless(annotations, manifest_query.domain, position, text)
+                return verified_signer(
+                    given, message, keyless_attestor, self._trust, until
+                )
             except Unproved:
                 # KYVERNO: upstream then tries a key and reports that none is given.
                 count = f"signature {position + 1}/{len(signatures)}"
@@ -237,10 +241,10 @@ def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
 
 
 def _check_signed(
-    asked: ManifestQuery, message: bytes, signatures: Sequence[str]
+    manifest_query: ManifestQuery, message: bytes, signatures: Sequence[str]
 ) -> None:
     """Require one signature by the attestor. Raises: ExpressionFailed."""
-    check, label = _check(asked)
+    check, label = _check(manifest_query)
     reasons = []
     for position, text in enumerate(signatures, 1):
         reason = check(_signature(text), message) if check is not None else _NO_KEY
@@ -271,13 +275,13 @@ def _keyless(
     return Signature(text, _signature(text), parts[0], parts[1])
 
 
-def _check(asked: ManifestQuery) -> tuple[Check | None, str]:
-    if asked.certificate:
-        return certificate_key(asked.certificate, "sha256").check, ""
-    if not asked.key:
+def _check(manifest_query: ManifestQuery) -> tuple[Check | None, str]:
+    if manifest_query.certificate:
+        return certificate_key(manifest_query.certificate, "sha256").check, ""
+    if not manifest_query.key:
         return None, ""
     try:
-        return static_key(asked.key, "sha256").check, "publickey 1/1"
+        return static_key(manifest_query.key, "sha256").check, "publickey 1/1"
     except ExpressionFailed as error:
         # Upstream writes the reason to its log.
         raise failed(f"{_UNJUDGED}: {error.message}") from error

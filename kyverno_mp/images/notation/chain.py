@@ -142,16 +142,16 @@ def names_revocation(certificate: x509.Certificate) -> bool:
     return access is not None and any(one.access_method == wanted for one in access)
 
 
-def _alone(one: x509.Certificate) -> str:
-    name = distinguished_name(one.subject)
-    reason = _signed(one, one)
+def _alone(certificate: x509.Certificate) -> str:
+    name = distinguished_name(certificate.subject)
+    reason = _signed(certificate, certificate)
     if reason:
         return f"invalid self-signed certificate. subject: {name}. Error: {reason}"
-    reason = _leaf(one)
+    reason = _leaf(certificate)
     return f"invalid self-signed certificate. Error: {reason}" if reason else ""
 
 
-def _issued(one: x509.Certificate, issuer: x509.Certificate) -> str:
+def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> str:
     """Return "", or the reason why the issuer's signature is invalid or not allowed."""
     constraints = _extension(issuer, x509.BasicConstraints)
     usage = _extension(issuer, x509.KeyUsage)
@@ -164,16 +164,16 @@ def _issued(one: x509.Certificate, issuer: x509.Certificate) -> str:
             "x509: invalid signature: parent certificate cannot sign this kind of"
             " certificate"
         )
-    return _signed(one, issuer)
+    return _signed(certificate, issuer)
 
 
-def _signed(one: x509.Certificate, issuer: x509.Certificate) -> str:
+def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> str:
     try:
-        algorithm = one.signature_hash_algorithm
+        algorithm = certificate.signature_hash_algorithm
         if algorithm is not None and not isinstance(algorithm, _SECURE):
             # SAFETY: with SHA-1 and MD5, collisions allow forged certificates.
             return "x509: cannot verify signature: insecure algorithm"
-        one.verify_directly_issued_by(issuer)
+        certificate.verify_directly_issued_by(issuer)
     except InvalidSignature:
         return "x509: the signature does not match the key of the issuer"
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -181,18 +181,18 @@ def _signed(one: x509.Certificate, issuer: x509.Certificate) -> str:
     return ""
 
 
-def _leaf(one: x509.Certificate) -> str:
-    name = distinguished_name(one.subject)
-    constraints = _extension(one, x509.BasicConstraints)
+def _leaf(certificate: x509.Certificate) -> str:
+    name = distinguished_name(certificate.subject)
+    constraints = _extension(certificate, x509.BasicConstraints)
     if constraints is not None and constraints.ca:
         return (
             f"certificate with subject {name}: if the basic constraints extension is"
             " present, the ca field must be set to false"
         )
-    reason = _usage_present(one, name) or _leaf_usage(one, name)
+    reason = _usage_present(certificate, name) or _leaf_usage(certificate, name)
     if reason:
         return reason
-    extended = _extension(one, x509.ExtendedKeyUsage)
+    extended = _extension(certificate, x509.ExtendedKeyUsage)
     for usage in extended or ():
         if usage in _EXCLUDED:
             return (
@@ -200,15 +200,15 @@ def _leaf(one: x509.Certificate) -> str:
                 f" {_EXCLUDED[usage]} eku"
             )
     try:
-        algorithm_of(one)
+        algorithm_of(certificate)
     except ValueError as error:
         return f"certificate with subject {name}: {error}"
     return ""
 
 
-def _authority(one: x509.Certificate, depth: int) -> str:
-    name = distinguished_name(one.subject)
-    constraints = _extension(one, x509.BasicConstraints)
+def _authority(certificate: x509.Certificate, depth: int) -> str:
+    name = distinguished_name(certificate.subject)
+    constraints = _extension(certificate, x509.BasicConstraints)
     if constraints is None or not constraints.ca:
         return (
             f"certificate with subject {name}: ca field in basic constraints must be"
@@ -220,8 +220,8 @@ def _authority(one: x509.Certificate, depth: int) -> str:
             f"certificate with subject {name}: expected path length of {depth} but"
             f" certificate has path length {length} instead"
         )
-    reason = _usage_present(one, name)
-    usage = _extension(one, x509.KeyUsage)
+    reason = _usage_present(certificate, name)
+    usage = _extension(certificate, x509.KeyUsage)
     if reason or usage is None or usage.key_cert_sign:
         return reason
     return (
@@ -230,8 +230,8 @@ def _authority(one: x509.Certificate, depth: int) -> str:
     )
 
 
-def _usage_present(one: x509.Certificate, name: str) -> str:
-    for extension in one.extensions:
+def _usage_present(certificate: x509.Certificate, name: str) -> str:
+    for extension in certificate.extensions:
         if extension.oid == ExtensionOID.KEY_USAGE:
             if extension.critical:
                 return ""
@@ -240,8 +240,8 @@ def _usage_present(one: x509.Certificate, name: str) -> str:
     return f"certificate with subject {name}: key usage extension must be present"
 
 
-def _leaf_usage(one: x509.Certificate, name: str) -> str:
-    usage = _extension(one, x509.KeyUsage)
+def _leaf_usage(certificate: x509.Certificate, name: str) -> str:
+    usage = _extension(certificate, x509.KeyUsage)
     prefix = f"the certificate with subject {name} is invalid. The key usage must"
     if usage is None or not usage.digital_signature:
         return f'{prefix} have the bit positions for "Digital Signature" set'
@@ -259,9 +259,9 @@ def _leaf_usage(one: x509.Certificate, name: str) -> str:
     return f'{prefix} be "Digital Signature" only, but found {wrong}' if wrong else ""
 
 
-def _extension(one: x509.Certificate, kind: type[_E]) -> _E | None:
+def _extension(certificate: x509.Certificate, kind: type[_E]) -> _E | None:
     try:
-        return one.extensions.get_extension_for_class(kind).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 

@@ -58,18 +58,20 @@ class NotaryReader:
     hold: Callable[[datetime], None] = lambda _at: None
     stamping: Sequence[x509.Certificate] = ()
 
-    def verify(self, place: Reference, image: Descriptor) -> None:
+    def verify(self, reference: Reference, image: Descriptor) -> None:
         """Require a valid signature on the image. Raises: ExpressionFailed."""
-        name = f"{place.place}@{image.digest}"
+        name = f"{reference.place}@{image.digest}"
         target = Target(image.media_type, image.digest, len(image.body))
         reasons: list[str] = []
         found = [
             str(one.get("digest"))
-            for one in self.artifacts.referring(place, image.digest, self.deadline_ns)
+            for one in self.artifacts.referring(
+                reference, image.digest, self.deadline_ns
+            )
             if one.get("artifactType") == _SIGNATURE_TYPE
         ]
         for digest in found[:IMAGE_NOTARY_SIGNATURES_MAX]:
-            media_type, blob = self._envelope(place, digest, name)
+            media_type, blob = self._envelope(reference, digest, name)
             try:
                 end = check_envelope(
                     media_type, blob, self.trusted, target, self.now, self.stamping
@@ -95,16 +97,18 @@ class NotaryReader:
             )
         raise failed("\n".join(("signature verification failed", *reasons)))
 
-    def _envelope(self, place: Reference, digest: str, name: str) -> tuple[str, bytes]:
+    def _envelope(
+        self, reference: Reference, digest: str, name: str
+    ) -> tuple[str, bytes]:
         """Return media type and bytes of the first layer of a signature manifest."""
         try:
-            found = self.artifacts.document(place, digest, self.deadline_ns)
+            found = self.artifacts.document(reference, digest, self.deadline_ns)
             layers = json_object(found.body, digest).get("layers")
             layer = layers[0] if type(layers) is list and layers else None
             if type(layer) is not dict:
                 raise failed("the signature manifest has no layer")
             given = str(layer.get("digest"))
-            blob = self.artifacts.blob(place, given, self.deadline_ns)
+            blob = self.artifacts.blob(reference, given, self.deadline_ns)
         except DeadlinePassed:
             raise
         except (ExpressionFailed, DependencyError) as error:
@@ -116,7 +120,7 @@ class NotaryReader:
         return str(layer.get("mediaType")), blob
 
     def statement(
-        self, place: Reference, image: Descriptor, wanted: str, asked: str
+        self, reference: Reference, image: Descriptor, wanted: str, asked: str
     ) -> dict[str, Json]:
         """Return the first attestation of a type, which must be signed.
 
@@ -124,20 +128,20 @@ class NotaryReader:
         4).
         Raises: ExpressionFailed, DependencyError.
         """
-        listed = self.artifacts.referring(place, image.digest, self.deadline_ns)
+        listed = self.artifacts.referring(reference, image.digest, self.deadline_ns)
         for one in listed:
             if one.get("artifactType") == wanted:
                 digest = str(one.get("digest"))
-                return self._attested(place, image, wanted, digest)
+                return self._attested(reference, image, wanted, digest)
         raise failed(
             f"no matching attestations found for image {asked} with type {wanted}"
         )
 
     def _attested(
-        self, place: Reference, image: Descriptor, wanted: str, digest: str
+        self, reference: Reference, image: Descriptor, wanted: str, digest: str
     ) -> dict[str, Json]:
-        referrer = self.artifacts.document(place, digest, self.deadline_ns)
-        self.verify(place, referrer)
+        referrer = self.artifacts.document(reference, digest, self.deadline_ns)
+        self.verify(reference, referrer)
         manifest = json_object(referrer.body, digest)
         check_about(manifest, image.digest, wanted)
         layers = manifest.get("layers")
@@ -152,7 +156,7 @@ class NotaryReader:
                 f"predicate size {size:.0f} exceeds {_PREDICATE_BYTES_MAX} for digest"
                 f" {name}"
             )
-        blob = self.artifacts.blob(place, name, self.deadline_ns)
+        blob = self.artifacts.blob(reference, name, self.deadline_ns)
         predicate = json_object(blob, f"predicate {name}")
         shown = dict(manifest)
         if shown.get("type") is None:

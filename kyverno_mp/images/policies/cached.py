@@ -88,20 +88,20 @@ class CachedPolicyReview:
     def _once(
         self,
         what: tuple[str, ...],
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: AttestorQuery,
         deadline_ns: int,
         verified: Callable[[AttestorQuery], Json],
     ) -> Json:
         # The image is read first, because verification needs its digest.
-        place, digest = self._review.place(asked, deadline_ns)
+        place, digest = self._review.place(image_query, deadline_ns)
         # SAFETY: a result is bound to the key, not to the name of a Secret.
-        attestor = self._review.with_key(asked, attestor, deadline_ns)
+        attestor = self._review.with_key(image_query, attestor, deadline_ns)
         found = timed(lambda: verified(attestor), self._on_verified)
         if self._cache is None:
             return found()
         form = type(attestor).__name__
-        bound = ["policies", _VERSION, what, place, digest, asked.access, form]
+        bound = ["policies", _VERSION, what, place, digest, image_query.access, form]
         key = hashlib.sha256(
             msgspec.json.encode([*bound, attestor], order="deterministic")
         ).digest()

@@ -55,7 +55,7 @@ def material_of(trust: PolicyRoot, deadline_ns: int) -> Material:
 
 
 def terms_of_policy(
-    asked: CosignQuery,
+    cosign_query: CosignQuery,
     trust: PolicyRoot,
     now: datetime,
     deadline_ns: int,
@@ -67,7 +67,7 @@ def terms_of_policy(
     Raises: ExpressionFailed.
     """
     trust.check(deadline_ns)
-    log = asked.log
+    log = cosign_query.log
     if log is not None and not log.url:
         raise failed("getting Rekor public keys:  rekor URL must be provided")
     given = log or _NO_LOG
@@ -78,43 +78,43 @@ def terms_of_policy(
         # KYVERNO: without a log, a signature must include its log entry.
         search=None if log is None else search,
     )
-    if asked.identities is not None:
-        terms = _keyless(asked, trust, terms, deadline_ns)
+    if cosign_query.identities is not None:
+        terms = _keyless(cosign_query, trust, terms, deadline_ns)
     else:
         scts = None if given.ignores_scts else _ctlog(given, trust, deadline_ns)
-        terms = _keyed(asked, replace(terms, scts=scts))
+        terms = _keyed(cosign_query, replace(terms, scts=scts))
     return replace(terms, log=None) if given.is_ignored else terms
 
 
-def _rekor(given: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
-    if not given.key:
+def _rekor(log_terms: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
+    if not log_terms.key:
         return trust.rekor_keys(deadline_ns)
     try:
-        return log_keys([given.key])
+        return log_keys([log_terms.key])
     except ValueError as error:
         raise failed(f"failed to parse rekor public keys: {error}") from None
 
 
-def _ctlog(given: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
-    if not given.scts_key:
+def _ctlog(log_terms: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
+    if not log_terms.scts_key:
         return trust.ctlog_keys(deadline_ns)
     try:
-        return log_keys([given.scts_key])
+        return log_keys([log_terms.scts_key])
     except ValueError as error:
         raise failed(f"failed to parse ctlog public keys: {error}") from None
 
 
 def _keyless(
-    asked: CosignQuery, trust: PolicyRoot, terms: Terms, deadline_ns: int
+    cosign_query: CosignQuery, trust: PolicyRoot, terms: Terms, deadline_ns: int
 ) -> Terms:
     """KYVERNO: only the trusted root is used, not the policy's keys and roots."""
-    check_identities(asked.identities or ())
+    check_identities(cosign_query.identities or ())
     material = material_of(trust, deadline_ns)
 
     def chain_of(certificate: x509.Certificate) -> Sequence[x509.Certificate]:
         return trusted_chain(certificate, material, certificate.not_valid_before_utc)
 
-    ignores = asked.log is not None and asked.log.ignores_scts
+    ignores = cosign_query.log is not None and cosign_query.log.ignores_scts
     return replace(
         terms,
         chain_of=chain_of,
@@ -123,19 +123,25 @@ def _keyless(
     )
 
 
-def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
-    if asked.key is not None:
-        if asked.key:
-            return replace(terms, key=static_key(asked.key, asked.algorithm), scts=None)
-        if asked.kms:
+def _keyed(cosign_query: CosignQuery, terms: Terms) -> Terms:
+    if cosign_query.key is not None:
+        if cosign_query.key:
+            return replace(
+                terms,
+                key=static_key(cosign_query.key, cosign_query.algorithm),
+                scts=None,
+            )
+        if cosign_query.kms:
             # This raises an error which says that references are not followed.
-            return replace(terms, key=static_key(asked.kms, asked.algorithm))
-    elif asked.certificate:
-        return replace(terms, key=_certified(asked, terms), scts=None)
-    elif asked.chain:
+            return replace(
+                terms, key=static_key(cosign_query.kms, cosign_query.algorithm)
+            )
+    elif cosign_query.certificate:
+        return replace(terms, key=_certified(cosign_query, terms), scts=None)
+    elif cosign_query.chain:
         prefix = "failed to load certificates: error creating root cert pool"
         try:
-            roots = all_certificates(asked.chain, IMAGE_CERTIFICATES_MAX)
+            roots = all_certificates(cosign_query.chain, IMAGE_CERTIFICATES_MAX)
         except Unproved:
             raise failed(prefix) from None
         return replace(terms, roots=tuple(roots))
@@ -143,24 +149,24 @@ def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
     raise failed("the attestor names no key, certificate or identity")
 
 
-def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
+def _certified(cosign_query: CosignQuery, terms: Terms) -> StaticKey:
     """Return the certificate's key; a given chain must lead to the certificate.
 
     Unlike for verifyImages rules, the chain is checked with the keys of logs.
     """
-    key = certificate_key(asked.certificate, "sha256")
-    if not asked.chain:
+    key = certificate_key(cosign_query.certificate, "sha256")
+    if not cosign_query.chain:
         return key
-    count = asked.chain.count("-----BEGIN CERTIFICATE-----")
+    count = cosign_query.chain.count("-----BEGIN CERTIFICATE-----")
     if count > _CHAIN_MAX:
         message = (
             f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
         )
         raise failed(message)
     prefix = "failed to load validate certificate chain"
-    certificate = policy_certificate(asked.certificate)
+    certificate = policy_certificate(cosign_query.certificate)
     try:
-        given = all_certificates(asked.chain, _CHAIN_MAX)
+        given = all_certificates(cosign_query.chain, _CHAIN_MAX)
         begin = certificate.not_valid_before_utc
         found = verified_chain(certificate, given[-1:], given[:-1], begin)
         if terms.scts is not None:
@@ -170,9 +176,9 @@ def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
     return key
 
 
-def identified(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
+def identified(found: Sequence[Verified], cosign_query: CosignQuery) -> list[Verified]:
     """Return the signatures by an identity, at least one. Raises: ExpressionFailed."""
-    wanted = asked.identities
+    wanted = cosign_query.identities
     if wanted is None:
         return list(found)
     chosen = []
@@ -190,14 +196,14 @@ def identified(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
     return chosen
 
 
-def annotated(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
+def annotated(found: Sequence[Verified], cosign_query: CosignQuery) -> list[Verified]:
     """Return the signatures with the annotations, at least one.
 
     KYVERNO: the layer's annotations are compared, which are not signed: they select
     among signatures but prove nothing (docs/behaviour/images 8). Raises:
     ExpressionFailed.
     """
-    chosen = [one for one in found if _has(one.annotations, asked.annotations)]
+    chosen = [one for one in found if _has(one.annotations, cosign_query.annotations)]
     if not chosen:
         raise failed("no signature matched the required annotations")
     return chosen

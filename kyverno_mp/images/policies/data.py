@@ -76,12 +76,14 @@ def _reference(image: str) -> Reference:
     return parsed(image)
 
 
-def _is_index(found: Descriptor, document: Mapping[str, Json]) -> bool:
+def _is_index(descriptor: Descriptor, document: Mapping[str, Json]) -> bool:
     """Compare the media type, or the document's if the registry sends only JSON."""
-    return found.media_type in INDEX_TYPES or document.get("mediaType") in INDEX_TYPES
+    return (
+        descriptor.media_type in INDEX_TYPES or document.get("mediaType") in INDEX_TYPES
+    )
 
 
-def _for_platform(index: Mapping[str, Json], place: Reference) -> str:
+def _for_platform(index: Mapping[str, Json], reference: Reference) -> str:
     listed = index.get("manifests")
     for entry in listed if type(listed) is list else []:
         platform = entry.get("platform") if type(entry) is dict else None
@@ -90,5 +92,5 @@ def _for_platform(index: Mapping[str, Json], place: Reference) -> str:
         digest = entry.get("digest")
         given = (platform.get("os"), platform.get("architecture"))
         if given == _PLATFORM and type(digest) is str:
-            return parsed(f"{place.place}@{digest}").digest
-    raise failed(f"no child with platform linux/amd64 in index {place.name}")
+            return parsed(f"{reference.place}@{digest}").digest
+    raise failed(f"no child with platform linux/amd64 in index {reference.name}")

@@ -45,10 +45,10 @@ def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> b
     )
 
 
-def _has_extensions(certificate: x509.Certificate, wanted: Identity) -> bool:
+def _has_extensions(certificate: x509.Certificate, identity: Identity) -> bool:
     """Return whether the certificate has the extensions, as in verifyImages rules."""
     try:
-        check_extensions(certificate, wanted)
+        check_extensions(certificate, identity)
     except Unproved:
         return False
     return True

@@ -24,7 +24,7 @@ _DOCUMENT_BYTES_MAX: Final = 10_000_000
 
 
 def reader(
-    asked: NotaryQuery,
+    notary_query: NotaryQuery,
     artifacts: Artifacts,
     now: datetime,
     until_ns: int,
@@ -39,11 +39,11 @@ def reader(
     """
     return NotaryReader(
         artifacts,
-        load_trusted(asked.certificates, ""),
+        load_trusted(notary_query.certificates, ""),
         now,
         until_ns,
         hold,
-        stamping=_stamping(asked.stamping),
+        stamping=_stamping(notary_query.stamping),
     )
 
 
@@ -58,22 +58,26 @@ def _stamping(text: str | None) -> list[x509.Certificate]:
 
 
 def signed_referrer(
-    found: NotaryReader, place: Reference, digest: str, artifact_type: str
+    notary_reader: NotaryReader, reference: Reference, digest: str, artifact_type: str
 ) -> str:
     """Return the digest of the first signed artefact about the image.
 
     Raises: ExpressionFailed, DependencyError.
     """
     reasons = []
-    for one in found.artifacts.referring(place, digest, found.deadline_ns):
+    for one in notary_reader.artifacts.referring(
+        reference, digest, notary_reader.deadline_ns
+    ):
         if one.get("artifactType") != artifact_type:
             continue
         named = str(one.get("digest"))
         try:
-            artefact = found.artifacts.document(place, named, found.deadline_ns)
+            artefact = notary_reader.artifacts.document(
+                reference, named, notary_reader.deadline_ns
+            )
             # SAFETY: the list of referrers is not signed, but the manifest is.
             check_about(json_object(artefact.body, named), digest, artifact_type)
-            found.verify(place, artefact)
+            notary_reader.verify(reference, artefact)
         except ExpressionFailed as error:
             text = f"failed to verify attestation {artifact_type}, digest {named}"
             reasons.append(f"{text}: {error.message}")
@@ -87,17 +91,17 @@ def signed_referrer(
 
 
 def document_of(
-    artifacts: Artifacts, place: Reference, digest: str, until_ns: int
+    artifacts: Artifacts, reference: Reference, digest: str, until_ns: int
 ) -> Json:
     """Return the JSON document of an artefact. Raises: ExpressionFailed."""
-    manifest = json_object(artifacts.document(place, digest, until_ns).body, digest)
+    manifest = json_object(artifacts.document(reference, digest, until_ns).body, digest)
     layers = manifest.get("layers")
     if type(layers) is not list or len(layers) != 1 or type(layers[0]) is not dict:
         raise failed("invalid referrer descriptor, must have only one layer")
     name, size = str(layers[0].get("digest")), layers[0].get("size")
     if type(size) is float and size > _DOCUMENT_BYTES_MAX:
         raise failed(f"payload size {size:.0f} exceeds {_DOCUMENT_BYTES_MAX}")
-    return json_object(artifacts.blob(place, name, until_ns), f"attestation {name}")
+    return json_object(artifacts.blob(reference, name, until_ns), f"attestation {name}")
 
 
 def parsed_as(repository: str, text: str) -> Reference:

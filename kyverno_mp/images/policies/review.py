@@ -103,59 +103,59 @@ class PolicyReview:
         if helpers is not None:
             helpers.run(parts, self._until(deadline_ns))
 
-    def place(self, asked: ImageQuery, deadline_ns: int) -> tuple[str, str]:
+    def place(self, image_query: ImageQuery, deadline_ns: int) -> tuple[str, str]:
         """Return repository and digest of an image. Raises: as PolicyImages."""
-        found = self._image(asked, deadline_ns)
+        found = self._image(image_query, deadline_ns)
         return found.place.place, found.digest
 
-    def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
+    def data(self, image_query: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return manifest and configuration. Raises: as PolicyImages."""
-        return self._image(asked, deadline_ns).data
+        return self._image(image_query, deadline_ns).data
 
     def verify(
-        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+        self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:
         """Require that the attestor has signed the image. Raises: as PolicyImages."""
-        image = self._image(asked, deadline_ns)
+        image = self._image(image_query, deadline_ns)
         until = self._until(deadline_ns)
         if isinstance(attestor, NotaryQuery):
             reader = notary.reader(
                 attestor,
-                self._artifacts(asked.access),
+                self._artifacts(image_query.access),
                 self._reader.now(),
                 until,
                 self._valid.hold,
             )
             reader.verify(image.place, image.descriptor)
             return
-        bundles = self._bundles(asked, image, until)
+        bundles = self._bundles(image_query, image, until)
         if bundles:
-            self._held(bundles, asked, attestor, image, until)
+            self._held(bundles, image_query, attestor, image, until)
             return
-        terms = self._terms(asked, attestor, until)
-        layers = self._layers(asked, attestor, image, "sig", until)
+        terms = self._terms(image_query, attestor, until)
+        layers = self._layers(image_query, attestor, image, "sig", until)
         found = verified_payloads(layers, image.digest, terms)
         annotated(identified(found, attestor), attestor)
 
     def statements(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: CosignQuery,
         kind: str,
         deadline_ns: int,
     ) -> Sequence[tuple[str, Json]]:
         """Return the attestor's statements. Raises: as PolicyImages."""
-        image = self._image(asked, deadline_ns)
+        image = self._image(image_query, deadline_ns)
         until = self._until(deadline_ns)
-        bundles = self._bundles(asked, image, until)
+        bundles = self._bundles(image_query, image, until)
         if bundles:
-            held = self._held(bundles, asked, attestor, image, until)
+            held = self._held(bundles, image_query, attestor, image, until)
             return payloads_of(map(statement_of, held), kind)
-        terms = self._terms(asked, attestor, until)
+        terms = self._terms(image_query, attestor, until)
         if terms.log is None:
             # KYVERNO: unlike a signature, an attestation needs its log entry.
             raise failed("cosign bundle verification failed")
-        layers = self._layers(asked, attestor, image, "att", until)
+        layers = self._layers(image_query, attestor, image, "att", until)
         found = identified(verified_statements(layers, image.digest, terms), attestor)
         if attestor.annotations:
             found = annotated(found, attestor)
@@ -163,31 +163,31 @@ class PolicyReview:
 
     def referrer(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: NotaryQuery,
         artifact_type: str,
         deadline_ns: int,
     ) -> str:
         """Return the digest of a signed artefact. Raises: as PolicyImages."""
-        image = self._image(asked, deadline_ns)
+        image = self._image(image_query, deadline_ns)
         reader = notary.reader(
             attestor,
-            self._artifacts(asked.access),
+            self._artifacts(image_query.access),
             self._reader.now(),
             self._until(deadline_ns),
             self._valid.hold,
         )
         return notary.signed_referrer(reader, image.place, image.digest, artifact_type)
 
-    def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
+    def document(self, image_query: ImageQuery, digest: str, deadline_ns: int) -> Json:
         """Return the document of an artefact. Raises: as PolicyImages."""
-        image = self._image(asked, deadline_ns)
-        artifacts = self._artifacts(asked.access)
+        image = self._image(image_query, deadline_ns)
+        artifacts = self._artifacts(image_query.access)
         until = self._until(deadline_ns)
         return notary.document_of(artifacts, image.place, digest, until)
 
     def with_key(
-        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+        self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> AttestorQuery:
         """Return the attestor with the key in place of a reference to one.
 
@@ -195,31 +195,31 @@ class PolicyReview:
         """
         if isinstance(attestor, NotaryQuery):
             return attestor
-        return self._with_key(asked, attestor, self._until(deadline_ns))
+        return self._with_key(image_query, attestor, self._until(deadline_ns))
 
     def _with_key(
-        self, asked: ImageQuery, attestor: CosignQuery, until_ns: int
+        self, image_query: ImageQuery, attestor: CosignQuery, until_ns: int
     ) -> CosignQuery:
         if attestor.identities is not None or attestor.key != "":
             # KYVERNO: ``kms`` only counts without ``data``, and never with identities.
             return attestor
-        tenant = asked.namespace if asked.access.is_tenants else None
+        tenant = image_query.namespace if image_query.access.is_tenants else None
         providers = self._reader.providers
         key = referenced_key(attestor.kms, tenant, providers, until_ns)
         if key == attestor.kms:
             return attestor
         return attestor._replace(key=key, kms="")
 
-    def _image(self, asked: ImageQuery, deadline_ns: int) -> ReadImage:
+    def _image(self, image_query: ImageQuery, deadline_ns: int) -> ReadImage:
         """Return the image, which is read once even if the read fails."""
         # SAFETY: with another kind of access, the reference may be another image or
         # none.
-        found = self._images.get(asked)
+        found = self._images.get(image_query)
         if found is None:
             try:
                 found = read_image(
-                    self._artifacts(asked.access),
-                    asked.image,
+                    self._artifacts(image_query.access),
+                    image_query.image,
                     self._until(deadline_ns),
                 )
                 with self._lock:
@@ -228,7 +228,7 @@ class PolicyReview:
                     found = failed("the images of this review are too large")
             except (ExpressionFailed, RegistryUnavailable) as error:
                 found = without_frames(error)
-            self._images[asked] = found
+            self._images[image_query] = found
         if isinstance(found, Error):
             raise type(found)(found.code, found.message)
         return found
@@ -239,8 +239,10 @@ class PolicyReview:
     def _until(self, deadline_ns: int) -> int:
         return self._reader.until(deadline_ns)
 
-    def _terms(self, asked: ImageQuery, attestor: CosignQuery, until_ns: int) -> Terms:
-        reader, is_tenants = self._reader, asked.access.is_tenants
+    def _terms(
+        self, image_query: ImageQuery, attestor: CosignQuery, until_ns: int
+    ) -> Terms:
+        reader, is_tenants = self._reader, image_query.access.is_tenants
 
         def search(signed: Signed) -> bytes:
             url = "" if attestor.log is None else attestor.log.url
@@ -259,20 +261,20 @@ class PolicyReview:
         trust = reader.trust.root(
             attestor.tuf, is_tenants=is_tenants, given=attestor.trusted_root
         )
-        attestor = self._with_key(asked, attestor, until_ns)
+        attestor = self._with_key(image_query, attestor, until_ns)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
         return replace(terms, tick=tick, hold=self._valid.hold)
 
     def _layers(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: CosignQuery,
         image: ReadImage,
         suffix: str,
         until_ns: int,
     ) -> list[Layer]:
         """Return the signatures under the tag that is derived from the digest."""
-        place, access = image.place, asked.access
+        place, access = image.place, image_query.access
         if attestor.repository:
             text = f"failed to parse signature repository {attestor.repository}"
             place = notary.parsed_as(attestor.repository, text)
@@ -285,14 +287,14 @@ class PolicyReview:
         )
 
     def _bundles(
-        self, asked: ImageQuery, image: ReadImage, until_ns: int
+        self, image_query: ImageQuery, image: ReadImage, until_ns: int
     ) -> list[Bundle]:
         """Return the bundles that refer to the image.
 
         KYVERNO: unreadable bundles are skipped; if any bundle remains, only bundles
         count.
         """
-        artifacts, place, found = self._artifacts(asked.access), image.place, []
+        artifacts, place, found = self._artifacts(image_query.access), image.place, []
         listed: list[dict[str, Json]] = []
         with self._suppressed():
             listed = artifacts.referring(place, image.digest, until_ns)
@@ -317,7 +319,7 @@ class PolicyReview:
     def _held(
         self,
         bundles: Sequence[Bundle],
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: CosignQuery,
         image: ReadImage,
         until_ns: int,
@@ -329,7 +331,7 @@ class PolicyReview:
         """
         trust = self._reader.trust.root(
             attestor.tuf,
-            is_tenants=asked.access.is_tenants,
+            is_tenants=image_query.access.is_tenants,
             given=attestor.trusted_root,
         )
         trust.check(until_ns)
@@ -372,12 +374,12 @@ class PolicyReview:
 
 
 def _bundle(
-    artifacts: Artifacts, place: Reference, digest: str, until_ns: int
+    artifacts: Artifacts, reference: Reference, digest: str, until_ns: int
 ) -> Bundle:
     """Read one bundle. Raises: InputError, DependencyError, Unproved."""
-    manifest: Descriptor = artifacts.document(place, digest, until_ns)
+    manifest: Descriptor = artifacts.document(reference, digest, until_ns)
     layers = json_object(manifest.body, digest).get("layers")
     layer = layers[0] if type(layers) is list and layers else None
     if type(layer) is not dict:
         raise failed("layers not found")
-    return parse(artifacts.blob(place, str(layer.get("digest")), until_ns))
+    return parse(artifacts.blob(reference, str(layer.get("digest")), until_ns))

@@ -105,7 +105,7 @@ class PolicyTrust:
         self._lock = threading.Lock()
 
     def root(
-        self, asked: TufQuery | None, *, is_tenants: bool, given: str | None = None
+        self, tuf_query: TufQuery | None, *, is_tenants: bool, given: str | None = None
     ) -> PolicyRoot:
         """Return the trust root of an attestor. Raises: ExpressionFailed.
 
@@ -113,26 +113,28 @@ class PolicyTrust:
         """
         if given is not None:
             return GivenRoot(given)
-        if asked is None or asked == TufQuery():
+        if tuf_query is None or tuf_query == TufQuery():
             return self._common
-        if asked.path:
+        if tuf_query.path:
             message = "the path of a TUF root is not read; give root.data"
             raise failed(
-                f"Failed to read alternate TUF root file {asked.path}: {message}"
+                f"Failed to read alternate TUF root file {tuf_query.path}: {message}"
             )
         # SAFETY: otherwise the names of the repository's files could be a query.
-        has_query = "?" in asked.mirror or "#" in asked.mirror
-        if has_query or (asked.mirror and not asked.mirror.startswith(_SCHEMES)):
-            raise failed(f"Failed to initialize TUF client from {asked.mirror}")
-        key = (asked.mirror, asked.root, is_tenants)
+        has_query = "?" in tuf_query.mirror or "#" in tuf_query.mirror
+        if has_query or (
+            tuf_query.mirror and not tuf_query.mirror.startswith(_SCHEMES)
+        ):
+            raise failed(f"Failed to initialize TUF client from {tuf_query.mirror}")
+        key = (tuf_query.mirror, tuf_query.root, is_tenants)
         with self._lock:
             found = self._known.get(key)
             if found is None:
                 if len(self._known) >= IMAGE_TRUST_ROOTS_MAX:
                     self._known.clear()
                 fetch = self._tenants_fetch if is_tenants else self._fetch
-                mirror = asked.mirror or PUBLIC_MIRROR
-                found = TufTrustRoot(mirror, _first(asked.root), fetch)
+                mirror = tuf_query.mirror or PUBLIC_MIRROR
+                found = TufTrustRoot(mirror, _first(tuf_query.root), fetch)
                 self._known[key] = found
         return found
 

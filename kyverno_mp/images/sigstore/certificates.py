@@ -182,9 +182,9 @@ def _fulcio_names(names: list[x509.GeneralName]) -> Iterator[str]:
             yield name
 
 
-def fulcio_name(other: x509.OtherName) -> str:
+def fulcio_name(other_name: x509.OtherName) -> str:
     """Return the text of a UTF8String, "" for any other value."""
-    data = other.value
+    data = other_name.value
     if len(data) < 2 or data[0] != _UTF8_STRING:  # noqa: PLR2004 - tag and length
         return ""
     length, start = data[1], 2

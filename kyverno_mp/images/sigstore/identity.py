@@ -29,20 +29,20 @@ _OIDS: Final = frozenset(_NAMES.values())
 
 
 def require_identity(
-    certificates: Sequence[x509.Certificate | None], wanted: Identity
+    certificates: Sequence[x509.Certificate | None], identity: Identity
 ) -> None:
     """Require that one of the certificates has the identity.
 
     KYVERNO: without criteria, every certificate passes. Raises: ExpressionFailed.
     """
-    if not any(wanted):
+    if not any(identity):
         return
     reasons = []
     for certificate in certificates:
         if certificate is None:
             raise failed("certificate not found")
         try:
-            _check(certificate, wanted)
+            _check(certificate, identity)
         except Unproved as error:
             reasons.append(str(error))
         else:
@@ -50,22 +50,22 @@ def require_identity(
     raise failed("; ".join(reasons) or "invalid signature")
 
 
-def _check(certificate: x509.Certificate, wanted: Identity) -> None:
-    if wanted.subject or wanted.subject_reg_exp:
+def _check(certificate: x509.Certificate, identity: Identity) -> None:
+    if identity.subject or identity.subject_reg_exp:
         names = subject_names(certificate)
         # SAFETY: upstream accepts a certificate without names for every subject.
-        if not _is_subject(names, wanted):
-            expected = wanted.subject or wanted.subject_reg_exp
+        if not _is_subject(names, identity):
+            expected = identity.subject or identity.subject_reg_exp
             message = f"subject mismatch: expected {expected}, received"
             raise Unproved(f"{message} {', '.join(names)}")
-    if wanted.issuer or wanted.issuer_reg_exp:
-        _check_issuer(raw_extension(certificate, _ISSUER), wanted)
-    check_extensions(certificate, wanted)
+    if identity.issuer or identity.issuer_reg_exp:
+        _check_issuer(raw_extension(certificate, _ISSUER), identity)
+    check_extensions(certificate, identity)
 
 
-def check_extensions(certificate: x509.Certificate, wanted: Identity) -> None:
+def check_extensions(certificate: x509.Certificate, identity: Identity) -> None:
     """Require Fulcio's extensions; values may have wildcards. Raises: Unproved."""
-    for key, value in wanted.extensions:
+    for key, value in identity.extensions:
         oid = _NAMES.get(key, key)
         if oid not in _OIDS:
             raise Unproved(f"invalid certificate extension {key}")
@@ -75,25 +75,25 @@ def check_extensions(certificate: x509.Certificate, wanted: Identity) -> None:
             raise Unproved(f"{message}, received {found}")
 
 
-def _is_subject(names: list[str], wanted: Identity) -> bool:
+def _is_subject(names: list[str], identity: Identity) -> bool:
     """Return whether any name matches the pattern or the expression."""
-    found = bool(wanted.subject) and any(
-        matches(wanted.subject, name) for name in names
+    found = bool(identity.subject) and any(
+        matches(identity.subject, name) for name in names
     )
-    if wanted.subject_reg_exp:
+    if identity.subject_reg_exp:
         tests = [
-            searches(wanted.subject_reg_exp, one, "subject") for one in ("", *names)
+            searches(identity.subject_reg_exp, one, "subject") for one in ("", *names)
         ]
         found = found or any(tests[1:])
     return found
 
 
-def _check_issuer(found: str, wanted: Identity) -> None:
+def _check_issuer(found: str, identity: Identity) -> None:
     """KYVERNO: the pattern and the expression must both match."""
-    expected = wanted.issuer
+    expected = identity.issuer
     holds = not expected or matches(expected, found)
-    if holds and wanted.issuer_reg_exp:
-        expected = wanted.issuer_reg_exp
+    if holds and identity.issuer_reg_exp:
+        expected = identity.issuer_reg_exp
         holds = searches(expected, found, "issuer")
     if not holds:
         message = f"issuer mismatch: expected {expected}, received {found}"

@@ -76,7 +76,7 @@ class EphemeralPair:
         """An upper bound for the size of the report that takes new results."""
         return self._pair[self._current].results.size_bytes
 
-    def store(self, new: Results) -> int:
+    def store(self, results: Results) -> int:
         """Store results; return how many older ones are dropped for lack of room.
 
         Repeating the call has no further effect. Raises: DependencyError.
@@ -85,21 +85,21 @@ class EphemeralPair:
             self._read_both()
         for _ in range(_RACES_MAX):
             try:
-                return self._store(new)
+                return self._store(results)
             except (KubeConflict, KubeNotFound):
                 # The pool has merged a report, or another replica has changed one.
                 self._read_both()
-        return self._store(new)
+        return self._store(results)
 
-    def _store(self, new: Results) -> int:
+    def _store(self, results: Results) -> int:
         """Raises: KubeConflict and KubeNotFound if a report has changed."""
         current = self._pair[self._current]
-        if current.version and self._is_full_with(current, new):
+        if current.version and self._is_full_with(current, results):
             # It may be merged already; only the API server can tell.
             self._read(current)
-        if current.version and self._is_full_with(current, new):
-            return self._begin_other(new)
-        wanted = _together(current.results, new)
+        if current.version and self._is_full_with(current, results):
+            return self._begin_other(results)
+        wanted = _together(current.results, results)
         document = document_of(wanted, current.name, self._namespace)
         if current.version:
             document["metadata"]["resourceVersion"] = current.version
@@ -113,20 +113,20 @@ class EphemeralPair:
         """Read the reports again before the next write."""
         self._is_known = False
 
-    def _is_full_with(self, report: _Report, new: Results) -> bool:
-        if report.results.size_bytes + new.size_bytes <= self._bytes_max:
+    def _is_full_with(self, report: _Report, results: Results) -> bool:
+        if report.results.size_bytes + results.size_bytes <= self._bytes_max:
             return False
         # Many equal results take far less than the estimate.
-        together = _together(report.results, new)
+        together = _together(report.results, results)
         document = document_of(together, report.name, self._namespace)
         return len(msgspec.json.encode(document)) > self._bytes_max
 
-    def _begin_other(self, new: Results) -> int:
+    def _begin_other(self, results: Results) -> int:
         """Replace the other report; return how many of its results are lost."""
         full = self._pair[self._current]
         other = self._pair[1 - self._current]
         wanted = Results(full.results.turn + 1)
-        wanted.add_all(new)
+        wanted.add_all(results)
         # SAFETY: read and replaced at one version, so a report that was merged
         # meanwhile is not counted as lost.
         self._read(other)
@@ -134,7 +134,7 @@ class EphemeralPair:
             message = f"another replica has begun {other.name}"
             raise KubeConflict("kube.conflict", message)
         lost = other.results.by_key.keys() - full.results.by_key.keys()
-        lost -= new.by_key.keys()
+        lost -= results.by_key.keys()
         document = document_of(wanted, other.name, self._namespace)
         if other.version:
             document["metadata"]["resourceVersion"] = other.version

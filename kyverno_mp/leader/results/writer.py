@@ -140,21 +140,21 @@ class ResultWriter:
                 break
         return new, taken
 
-    def _store(self, new: Results) -> None:
+    def _store(self, results: Results) -> None:
         """Store results, or drop those that the API server never accepts.
 
         Raises: DependencyError.
         """
         try:
-            lost = self._pair.store(new) if len(new) else 0
+            lost = self._pair.store(results) if len(results) else 0
         except KubeRefused as error:
             if error.code not in _NEVER:
                 raise
             self._pair.forget()
-            self._note(GIVEN_UP, len(new))
+            self._note(GIVEN_UP, len(results))
             _log.error("the API server rejects results for reports: %s", error.code)
             return
-        self._note(STORED, len(new))
+        self._note(STORED, len(results))
         if lost:
             self._note(OVERWRITTEN, lost)
             _log.warning(

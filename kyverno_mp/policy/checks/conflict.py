@@ -76,11 +76,13 @@ def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
     return not theirs or (bool(ours) and all(one in theirs for one in ours))
 
 
-def _covers_selector(ours: LabelSelector | None, theirs: LabelSelector | None) -> bool:
-    if ours is None or theirs is None:
-        return ours is theirs
-    if not _covers_list(ours.match_expressions, theirs.match_expressions):
+def _covers_selector(
+    label_selector: LabelSelector | None, theirs: LabelSelector | None
+) -> bool:
+    if label_selector is None or theirs is None:
+        return label_selector is theirs
+    if not _covers_list(label_selector.match_expressions, theirs.match_expressions):
         return False
     return _covers_list(
-        tuple(ours.match_labels.items()), tuple(theirs.match_labels.items())
+        tuple(label_selector.match_labels.items()), tuple(theirs.match_labels.items())
     )

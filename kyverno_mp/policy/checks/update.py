@@ -35,7 +35,7 @@ _ON_UPDATE: Final = (
 )
 
 
-def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
+def generate_changes(policy: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
     """Return (warning, error) for changes to generate rules, "" for none.
 
     KYVERNO: a warning alone ends validation with success; an error includes a warning
@@ -46,7 +46,7 @@ def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
         for rule in _generating(old.spec.rules)
     )
     old_rules, old_bodies = _fixed_parts(old, keeps_match=keeps_match)
-    new_rules, new_bodies = _fixed_parts(new, keeps_match=keeps_match)
+    new_rules, new_bodies = _fixed_parts(policy, keeps_match=keeps_match)
     if not old_bodies <= new_bodies:
         return _SYNC + _STALE, ""
     if not old_rules <= new_rules:

@@ -95,19 +95,19 @@ class _Derivation:
             schema["required"] = required
         return {**schema, **extras.RECORDS.get(record, {})}
 
-    def _field(self, record: type, one: inspect.Field) -> Schema:
-        name = one.encode_name
+    def _field(self, record: type, field: inspect.Field) -> Schema:
+        name = field.encode_name
         if name in extras.FREE_FIELDS.get(record, frozenset()):
             return FREE
         stated = self._variant.stated.get((record, name))
         if stated is not None:
             return self.record(_inspected(stated))
-        derived = _in_written_order(record, one.name, self._schema(one.type))
+        derived = _in_written_order(record, field.name, self._schema(field.type))
         schema = {**derived, **extras.FIELDS.get((record, name), {})}
         is_stored = name not in extras.NOT_STORED.get(record, frozenset())
         # Defaults that are Go's zero values ("", false, 0) are in extras.
-        if is_stored and type(one.default) in (str, bool, int) and one.default:
-            schema["default"] = one.default
+        if is_stored and type(field.default) in (str, bool, int) and field.default:
+            schema["default"] = field.default
         return schema
 
     def _schema(self, declared: inspect.Type) -> Schema:

@@ -117,10 +117,10 @@ def serve_pages(
     writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
     turn = asyncio.Lock()
 
-    def sent(asked: Asked, found: Response) -> bytes:
-        count(found.outcome)
+    def sent(asked: Asked, response: Response) -> bytes:
+        count(response.outcome)
         return response_bytes(
-            asked.method, found.status, HTML, found.body, found.headers
+            asked.method, response.status, HTML, response.body, response.headers
         )
 
     def refusal(asked: Asked) -> bytes | None:

@@ -33,27 +33,32 @@ _OBJECT_STEPS: Final = 4
 
 
 def find_source(
-    scope: RuleContext, wanted: DownstreamTarget, target: DownstreamTarget
+    scope: RuleContext, downstream_target: DownstreamTarget, target: DownstreamTarget
 ) -> Json:
     """Return the source of a clone. Raises: ExpressionFailed if it does not exist.
 
     KYVERNO: the message names the target instead of the source
     (docs/behaviour/controllers 5.4).
     """
-    group, _, version = wanted.api_version.rpartition("/")
+    group, _, version = downstream_target.api_version.rpartition("/")
     asked = ObjectQuery(
-        group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
+        group,
+        version,
+        downstream_target.kind,
+        namespace=downstream_target.namespace,
+        name=downstream_target.name,
     )
     for found in _objects(scope, asked):
         # The port supports wildcards, but a clone has one source with this exact name.
         metadata = metadata_of(found)
         named = (metadata.get("namespace", ""), metadata.get("name"))
-        if named == (wanted.namespace, wanted.name):
+        if named == (downstream_target.namespace, downstream_target.name):
             return found
     raise ExpressionFailed(
         NO_SOURCE,
-        f"source resource {target} not found: {wanted.kind} "
-        f'"{wanted.name}" not found in namespace "{wanted.namespace}"',
+        f"source resource {target} not found: {downstream_target.kind} "
+        f'"{downstream_target.name}" not found in namespace'
+        f' "{downstream_target.namespace}"',
     )
 
 
@@ -77,9 +82,9 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
     return sources
 
 
-def keep_clone_within(scope: RuleContext, wanted: DownstreamTarget) -> None:
+def keep_clone_within(scope: RuleContext, downstream_target: DownstreamTarget) -> None:
     """Refuse sources outside the namespace of a namespaced policy."""
-    _keep_within(scope, wanted.namespace)
+    _keep_within(scope, downstream_target.namespace)
 
 
 def _keep_within(scope: RuleContext, namespace: str) -> None:
@@ -92,11 +97,11 @@ def _keep_within(scope: RuleContext, namespace: str) -> None:
         )
 
 
-def _objects(scope: RuleContext, asked: ObjectQuery) -> list[Json]:
+def _objects(scope: RuleContext, object_query: ObjectQuery) -> list[Json]:
     objects = scope.cluster_data.objects
     if objects is None:
         return []
-    found = objects.objects(asked, scope.runtime.deadline_ns)
+    found = objects.objects(object_query, scope.runtime.deadline_ns)
     scope.runtime.charge(_OBJECT_STEPS * len(found))
     return list(found)
 

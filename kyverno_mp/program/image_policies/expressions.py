@@ -49,8 +49,8 @@ def _of_body(body: ImageBodyIR) -> Iterator[Expression]:
         yield from _of_attestor(attestor)
 
 
-def _of_attestor(given: AttestorIR) -> Iterator[Expression]:
-    cosign, notary = given.cosign, given.notary
+def _of_attestor(attestor: AttestorIR) -> Iterator[Expression]:
+    cosign, notary = attestor.cosign, attestor.notary
     texts: list[TextIR | None] = []
     if cosign is not None:
         texts += [cosign.key, cosign.certificate, cosign.chain, cosign.trusted_root]

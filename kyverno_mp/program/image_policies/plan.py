@@ -286,13 +286,13 @@ def _verdict(
     return Verdict(response, linked.ir.actions, denies)
 
 
-def _explained(found: RuleResult, reasons: Sequence[str]) -> RuleResult:
+def _explained(rule_result: RuleResult, reasons: Sequence[str]) -> RuleResult:
     """Add the reasons why attestors were rejected to a failure, within the limits."""
-    if found.status == result.FAIL:
+    if rule_result.status == result.FAIL:
         given = dict.fromkeys(reasons)
         shown = [one[:IMAGE_REASON_CHARACTERS_MAX] for one in given]
-        found.reasons = tuple(shown[:IMAGE_REASONS_MAX])
-    return found
+        rule_result.reasons = tuple(shown[:IMAGE_REASONS_MAX])
+    return rule_result
 
 
 def _not_evaluated(error: Exception) -> RuleResult:

@@ -73,7 +73,7 @@ class PolicyImages(Protocol):
     Raises: ExpressionFailed, DependencyError; DeadlinePassed, which is not a verdict.
     """
 
-    def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
+    def data(self, image_query: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return the image's names, manifest and configuration.
 
         Shape: ``{image, resolvedImage, registry, repository, identifier, tag, digest,
@@ -88,13 +88,13 @@ class PolicyImages(Protocol):
         """
 
     def verify(
-        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+        self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:
         """Require that the attestor has signed the image."""
 
     def statements(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: CosignQuery,
         kind: str,
         deadline_ns: int,
@@ -106,12 +106,12 @@ class PolicyImages(Protocol):
 
     def referrer(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: NotaryQuery,
         artifact_type: str,
         deadline_ns: int,
     ) -> str:
         """Return the digest of the image's artifact that the attestor signed."""
 
-    def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
+    def document(self, image_query: ImageQuery, digest: str, deadline_ns: int) -> Json:
         """Return the JSON document in an artifact of the image."""

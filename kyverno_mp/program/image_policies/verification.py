@@ -156,22 +156,26 @@ class Verification:
             )
         return statement
 
-    def _attest(self, image: str, wanted: AttestationIR, query: AttestorQuery) -> None:
+    def _attest(
+        self, image: str, attestation: AttestationIR, query: AttestorQuery
+    ) -> None:
         port, asked = self._port(), self._asked(image)
         if isinstance(query, NotaryQuery):
-            if wanted.referrer is None:
+            if attestation.referrer is None:
                 raise CelFailed(
                     "notary verifier only supports oci 1.1 referrers as attestations"
                 )
-            digest = port.referrer(asked, query, wanted.referrer, self._deadline_ns)
-            self._referrers[image, wanted.referrer] = digest
+            digest = port.referrer(
+                asked, query, attestation.referrer, self._deadline_ns
+            )
+            self._referrers[image, attestation.referrer] = digest
             return
         assert isinstance(query, CosignQuery)
-        if wanted.intoto is None:
+        if attestation.intoto is None:
             message = "cosign verifier only supports intoto referrers as attestations"
             raise ExpressionFailed("image.attestation", message)
         for kind, found in port.statements(
-            asked, query, wanted.intoto, self._deadline_ns
+            asked, query, attestation.intoto, self._deadline_ns
         ):
             # KYVERNO: the last of several statements of a type is used.
             self._statements[image, kind] = found

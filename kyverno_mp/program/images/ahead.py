@@ -44,15 +44,19 @@ class _Known:
         """Return the digest, which is resolved only once per review anyway."""
         return self._images.digest(image, access, deadline_ns)
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed."""
-        return self._once(self._digests, self._images.verify, asked, deadline_ns)
+        return self._once(
+            self._digests, self._images.verify, signature_query, deadline_ns
+        )
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements about the image."""
-        return self._once(self._stated, self._images.statements, asked, deadline_ns)
+        return self._once(
+            self._stated, self._images.statements, signature_query, deadline_ns
+        )
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Run the parts in parallel."""
@@ -62,24 +66,24 @@ class _Known:
         self,
         known: dict[str, list[tuple[SignatureQuery, _Answer | _Failure]]],
         ask: Callable[[SignatureQuery, int], _Answer],
-        asked: SignatureQuery,
+        signature_query: SignatureQuery,
         deadline_ns: int,
     ) -> _Answer:
-        for query, answer in known.get(asked.image, ()):
-            if query != asked:
+        for query, answer in known.get(signature_query.image, ()):
+            if query != signature_query:
                 continue
             if isinstance(answer, ExpressionFailed | DependencyError):
                 raise type(answer)(answer.code, answer.message)
             return answer
         if not self.keeps:
-            return ask(asked, deadline_ns)
+            return ask(signature_query, deadline_ns)
         try:
-            found = ask(asked, deadline_ns)
+            found = ask(signature_query, deadline_ns)
         except (ExpressionFailed, DependencyError) as error:
             kept = without_frames(type(error)(error.code, error.message))
-            known.setdefault(asked.image, []).append((asked, kept))
+            known.setdefault(signature_query.image, []).append((signature_query, kept))
             raise
-        known.setdefault(asked.image, []).append((asked, found))
+        known.setdefault(signature_query.image, []).append((signature_query, found))
         return found
 
 

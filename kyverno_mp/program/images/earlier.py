@@ -46,7 +46,7 @@ def recorded_before(policies: _Policies, context: RequestContext) -> ImageRecord
 
 
 def _take(
-    found: ImageRecord,
+    image_record: ImageRecord,
     record: ScopedRecord,
     policy: PolicyIR,
     rules: Sequence[LinkedImageRule],
@@ -63,7 +63,7 @@ def _take(
         if not matches_at_own_cost(rule.matches, policy, request, runtime):
             continue
         if action != ENFORCE:
-            found.audited.add(rule.key)
+            image_record.audited.add(rule.key)
         for block in rule.verification.blocks:
             runtime.charge(len(known) * len(block.references))
             for text, status in known.items():
@@ -72,4 +72,4 @@ def _take(
                     and status in STATUSES
                     and is_among(text, block.references)
                 ):
-                    found.add(rule.key, text, status)
+                    image_record.add(rule.key, text, status)

@@ -277,10 +277,10 @@ class SegmentSource(Generic[T]):
         for posting in self._index.crowded():
             yield from _unlinked(map(self._ref, posting))
 
-    def _plan(self, asked: RequestKey) -> _KindPlan[T]:
+    def _plan(self, request_key: RequestKey) -> _KindPlan[T]:
         if len(self._plans) >= CANDIDATE_PLANS_MAX:
             self._plans.clear()
-        kind: KindKey = asked[:4]
+        kind: KindKey = request_key[:4]
         numbers = [
             row.number
             for row in self._index.selectors(kind[2])
@@ -289,10 +289,10 @@ class SegmentSource(Generic[T]):
         base_hits: list[int] = []
         probes: dict[int, _Probe] = {}
         for number in numbers:
-            for operation in dict.fromkeys((asked[4], ANY_OPERATION)):
+            for operation in dict.fromkeys((request_key[4], ANY_OPERATION)):
                 self._plan_selector(number, operation, base_hits, probes)
         plan: _KindPlan[T] = _KindPlan(tuple(base_hits), list(probes.values()))
-        self._plans[asked] = plan
+        self._plans[request_key] = plan
         return plan
 
     def _plan_selector(

@@ -103,21 +103,21 @@ class ResourceFilters:
                 return True
         return False
 
-    def _choose(self, asked: KindKey) -> list[_PairTest]:
+    def _choose(self, kind_key: KindKey) -> list[_PairTest]:
         if len(self._memo) >= KIND_MEMO_ENTRIES_MAX:
             self._memo.clear()
         tests = [
             (compile_wildcard(entry.namespace), compile_wildcard(entry.name))
             for entry in self._filters
-            if _names_kind(entry.kind, asked)
+            if _names_kind(entry.kind, kind_key)
         ]
-        self._memo[asked] = tests
+        self._memo[kind_key] = tests
         return tests
 
 
-def _names_kind(selector: KindIR, asked: KindKey) -> bool:
+def _names_kind(selector: KindIR, kind_key: KindKey) -> bool:
     """Match the kind; unlike in match blocks, ephemeralcontainers are not special."""
-    group, version, kind, subresource = asked
+    group, version, kind, subresource = kind_key
     return (
         matches(selector.group, group)
         and matches(selector.version, version)

@@ -18,19 +18,19 @@ KindKey: TypeAlias = tuple[str, str, str, str]
 """(group, version, kind, subresource) of a request."""
 
 
-def selector_matches(selector: KindIR, asked: KindKey) -> bool:
+def selector_matches(selector: KindIR, kind_key: KindKey) -> bool:
     """Return whether one selector selects this kind.
 
     KYVERNO: a selector for v1/Pod also selects its ``ephemeralcontainers`` (1.3).
     """
-    group, version, kind, subresource = asked
+    group, version, kind, subresource = kind_key
     return (
         matches(selector.group, group)
         and matches(selector.version, version)
         and matches(selector.kind, kind)
         and (
             matches(selector.subresource, subresource)
-            or asked == ("", "v1", "Pod", "ephemeralcontainers")
+            or kind_key == ("", "v1", "Pod", "ephemeralcontainers")
         )
     )
 

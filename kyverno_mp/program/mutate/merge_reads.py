@@ -110,11 +110,11 @@ def mark_additions(samples: Sequence[Sequence[Addition]], marks: Marks) -> None:
             _mark_addition(same, marks, is_fixed=one.key == same.key)
 
 
-def _mark_addition(one: Addition, marks: Marks, *, is_fixed: bool) -> None:
-    steps = [*one.parents, (one.key, one.position)]
+def _mark_addition(addition: Addition, marks: Marks, *, is_fixed: bool) -> None:
+    steps = [*addition.parents, (addition.key, addition.position)]
     marks.written.add(tuple(name for name, _ in steps[:2]))
     places = [marks.object]
-    for name, index in one.parents:
+    for name, index in addition.parents:
         below = [place.field(name) for place in places]
         if index != _NO_INDEX:
             # A list index or the key of a map.
@@ -125,5 +125,5 @@ def _mark_addition(one: Addition, marks: Marks, *, is_fixed: bool) -> None:
     for place in places:
         # A list's length and the old value of a map's key are read.
         _ = place.each
-        place.field(one.key).whole = True
+        place.field(addition.key).whole = True
         place.whole = place.whole or not is_fixed

@@ -191,13 +191,13 @@ def _mark_variable(
         raise ReadsUnknown(first)
 
 
-def _mark_path(place: Reads, path: Sequence[str]) -> Reads:
+def _mark_path(reads: Reads, path: Sequence[str]) -> Reads:
     """Mark a path and return its last field."""
     if len(path) > _NAMES_MAX:
         raise ReadsUnknown("a long path")
     for name in path:
-        place = place.field(name)
-    return place
+        reads = reads.field(name)
+    return reads
 
 
 def _additions(text: str, spend: Spender) -> Sequence[Addition]:

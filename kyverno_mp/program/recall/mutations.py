@@ -108,14 +108,14 @@ class MutationCache:
             self._met[key] = True
         return known is True
 
-    def keep(self, key: MutationKey, found: CachedMutation | None) -> None:
+    def keep(self, key: MutationKey, cached_mutation: CachedMutation | None) -> None:
         """Cache the outcome; None: record that it cannot be cached."""
-        if found is None:
+        if cached_mutation is None:
             self._met[key] = False
             return
         if len(self._known) >= RECALL_MUTATIONS_MAX:
             self._known.clear()
-        self._known[key] = found
+        self._known[key] = cached_mutation
 
 
 class MutationRecall:
@@ -176,9 +176,9 @@ class MutationRecall:
             return None
         return self._name, part, texts, matched
 
-    def count(self, found: CachedMutation | None) -> None:
+    def count(self, cached_mutation: CachedMutation | None) -> None:
         """Record whether a key was found."""
-        if found is not None:
+        if cached_mutation is not None:
             self._misses = 0
         else:
             self._misses += 1

@@ -275,5 +275,5 @@ def verdict(
     return Verdict(response, linked.ir.actions, denies, linked.is_derived)
 
 
-def _shared(linked: LinkedValidatingPolicy, found: RuleResult) -> Verdict:
-    return verdict(linked, [found], is_evaluated=True)
+def _shared(linked: LinkedValidatingPolicy, rule_result: RuleResult) -> Verdict:
+    return verdict(linked, [rule_result], is_evaluated=True)

@@ -114,24 +114,24 @@ class AdmissionRules:
                 yield one.ir.policy, found
 
     def _guarded(
-        self, one: _Linked, request: Request, runtime: Runtime
+        self, linked: _Linked, request: Request, runtime: Runtime
     ) -> RuleResult | Error | None:
         """Evaluate a policy; a failure is an error result, never no result.
 
         Return a DependencyError, except for parameters and timeouts.
         """
         try:
-            if not _applies(one.ir, request):
+            if not _applies(linked.ir, request):
                 return None
-            if one.failure is not None:
-                return _failed(one.ir, one.failure)
+            if linked.failure is not None:
+                return _failed(linked.ir, linked.failure)
             # The budget that the previous policy used up does not affect this policy.
             with contextlib.suppress(BudgetExceeded):
                 runtime.check_clock()
-            return self._result(one, request, runtime)
+            return self._result(linked, request, runtime)
         except (DeadlinePassed, KubeRefused, KubeNotFound, InputError) as error:
             # The parameters may not be read; other policies still have results.
-            return _failed(one.ir, error)
+            return _failed(linked.ir, error)
         except (DependencyError, SnapshotUnusable) as error:
             return error
         except Exception as error:  # noqa: BLE001 - the other policies have results
@@ -139,22 +139,24 @@ class AdmissionRules:
             # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "admission policy %s cannot be evaluated (%s)",
-                *(one.ir.policy.name, type(error).__name__),
+                *(linked.ir.policy.name, type(error).__name__),
                 exc_info=None if hides else error,
             )
-            return _failed(one.ir, error)
+            return _failed(linked.ir, error)
 
     def _result(
-        self, one: _Linked, request: Request, runtime: Runtime
+        self, linked: _Linked, request: Request, runtime: Runtime
     ) -> RuleResult | None:
-        params = self._params_of(one.ir, request, runtime.deadline_ns)
-        if one.validation is not None:
-            return one.validation.evaluate(request, runtime, params)
-        assert one.mutation is not None
-        found = one.mutation.apply(request, runtime, params)
+        params = self._params_of(linked.ir, request, runtime.deadline_ns)
+        if linked.validation is not None:
+            return linked.validation.evaluate(request, runtime, params)
+        assert linked.mutation is not None
+        found = linked.mutation.apply(request, runtime, params)
         if found.problems and found.result is None:
             text = "; ".join(found.problems)
-            return RuleResult(one.ir.policy.name, result.MUTATION, result.ERROR, text)
+            return RuleResult(
+                linked.ir.policy.name, result.MUTATION, result.ERROR, text
+            )
         if found.result is None or found.result.status != result.PASS:
             return found.result
         is_applied = same(found.patched, request.object)

@@ -224,18 +224,18 @@ class CelRules(Generic[SegmentT, IrT]):
             return _Linked(ir, failure=error)
 
     def _guarded(
-        self, one: _Linked[IrT], facts: Facts, shared: Shared
+        self, linked: _Linked[IrT], facts: Facts, shared: Shared
     ) -> RuleResult | Error | None:
         """Evaluate a policy; return a DependencyError other than a timeout."""
         request = facts.request
         try:
-            if one.linked is None:
-                assert one.failure is not None
-                return self._failed(one, request, one.failure)
+            if linked.linked is None:
+                assert linked.failure is not None
+                return self._failed(linked, request, linked.failure)
             # The budget that the previous policy used up does not affect this policy.
             with contextlib.suppress(BudgetExceeded):
                 facts.runtime.check_clock()
-            return _one_of(self._scan.results(one.linked, facts, shared))
+            return _one_of(self._scan.results(linked.linked, facts, shared))
         except DeadlinePassed as error:
             failure: Exception = error
         except (DependencyError, SnapshotUnusable) as error:
@@ -244,17 +244,17 @@ class CelRules(Generic[SegmentT, IrT]):
             # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "policy %s cannot be evaluated (%s)",
-                *(one.ir.policy.key, type(error).__name__),
+                *(linked.ir.policy.key, type(error).__name__),
                 exc_info=None if hides_values(request.kind) else error,
             )
             failure = error
-        return self._failed(one, request, failure)
+        return self._failed(linked, request, failure)
 
     def _failed(
-        self, one: _Linked[IrT], request: Request, error: Exception
+        self, linked: _Linked[IrT], request: Request, error: Exception
     ) -> RuleResult | None:
         """Return the error of a policy, or None if the policy does not match."""
-        if not _may_match((body.constraints for body in one.ir.bodies), request):
+        if not _may_match((body.constraints for body in linked.ir.bodies), request):
             return None
         message = "not evaluated (webhook.defect): internal error, see the log"
         if isinstance(error, Error):

@@ -254,11 +254,11 @@ def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
     return signature_of(plan.of(resource)) == signature_of(asked.of(resource))
 
 
-def _is_ahead(answer: Answer, asked: Plan) -> bool:
+def _is_ahead(answer: Answer, plan: Plan) -> bool:
     """Return whether an evaluator's policies were newer than the plan."""
     return (
-        answer.generation > asked.generation
-        or answer.cel_generation > asked.cel_generation
-        or answer.mutating_generation > asked.mutating_generation
-        or answer.image_generation > asked.image_generation
+        answer.generation > plan.generation
+        or answer.cel_generation > plan.cel_generation
+        or answer.mutating_generation > plan.mutating_generation
+        or answer.image_generation > plan.image_generation
     )

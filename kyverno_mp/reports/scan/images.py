@@ -246,13 +246,13 @@ class ImageEvaluator:
             self._noted.problem = self._noted.problem or error.message
             raise
 
-    def _shown(self, found: RuleResult) -> RuleResult:
+    def _shown(self, rule_result: RuleResult) -> RuleResult:
         """Return a result, or an error result if an outage caused the failure.
 
         SAFETY: an attestor that could not be reached has not failed.
         """
         problem = self._noted.problem
-        if found.status != result.FAIL or not problem:
-            return found
+        if rule_result.status != result.FAIL or not problem:
+            return rule_result
         text = cut(f"the images could not be verified: {problem}")
-        return replace(found, status=result.ERROR, message=text)
+        return replace(rule_result, status=result.ERROR, message=text)

@@ -184,20 +184,22 @@ class ObjectScan:
             else:
                 self._list_problems.pop(key, None)
 
-    def _list(self, one: Scanned, namespace: str, only: Keys | None) -> None:
+    def _list(self, scanned: Scanned, namespace: str, only: Keys | None) -> None:
         """List and feed the objects of a kind. Raises: DependencyError."""
 
         def only_for(report: Key) -> Keys | None:
             return only if self._is_whole(report) else None
 
-        scope = WatchScope(resource=one.resource, namespace=namespace)
+        scope = WatchScope(resource=scanned.resource, namespace=namespace)
         for page in list_pages(self._dependencies.client, scope):
             for raw in page.items:
                 try:
-                    one.watch.evaluate(raw, one.started_s, only_for)
+                    scanned.watch.evaluate(raw, scanned.started_s, only_for)
                 except UNDECODABLE as error:
                     # As in the watch, the other objects are still evaluated.
-                    _log.warning("%s: skipped an object: %s", one.resource.name, error)
+                    _log.warning(
+                        "%s: skipped an object: %s", scanned.resource.name, error
+                    )
 
     def _hold_scans(self) -> None:
         """Record the duration of a scan once all objects have been evaluated."""

@@ -47,9 +47,9 @@ class GoTime(NamedTuple):
         """Return the same instant in UTC."""
         return GoTime(self.seconds, self.nanos)
 
-    def before(self, other: "GoTime") -> bool:
+    def before(self, go_time: "GoTime") -> bool:
         """Return whether this instant is earlier, independent of the offsets."""
-        return (self.seconds, self.nanos) < (other.seconds, other.nanos)
+        return (self.seconds, self.nanos) < (go_time.seconds, go_time.nanos)
 
     def civil(self) -> tuple[int, int, int, int, int, int]:
         """Return year, month, day, hour, minute and second at the offset."""

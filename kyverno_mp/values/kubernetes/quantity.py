@@ -70,10 +70,10 @@ class Quantity:
         self.is_big = False
         """Whether Go stores the quantity as a decimal, not as an int64 with a scale."""
 
-    def compare(self, other: "Quantity") -> int:
+    def compare(self, quantity: "Quantity") -> int:
         """Return -1, 0 or 1."""
-        mine, theirs = self.unscaled, other.unscaled
-        if self.exponent == other.exponent:
+        mine, theirs = self.unscaled, quantity.unscaled
+        if self.exponent == quantity.exponent:
             return (mine > theirs) - (mine < theirs)
         sign = (mine > 0) - (mine < 0)
         other_sign = (theirs > 0) - (theirs < 0)
@@ -81,28 +81,28 @@ class Quantity:
             return (sign > other_sign) - (sign < other_sign)
         # The sizes are compared first, so that 1e1000000000 is never expanded.
         size = len(str(abs(mine))) + self.exponent
-        other_size = len(str(abs(theirs))) + other.exponent
+        other_size = len(str(abs(theirs))) + quantity.exponent
         if size != other_size:
             return sign if size > other_size else -sign
-        least = min(self.exponent, other.exponent)
+        least = min(self.exponent, quantity.exponent)
         mine *= _power(self.exponent - least)
-        theirs *= _power(other.exponent - least)
+        theirs *= _power(quantity.exponent - least)
         return (mine > theirs) - (mine < theirs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantity) and self.compare(other) == 0
 
-    def __lt__(self, other: "Quantity") -> bool:
-        return self.compare(other) < 0
+    def __lt__(self, quantity: "Quantity") -> bool:
+        return self.compare(quantity) < 0
 
-    def __le__(self, other: "Quantity") -> bool:
-        return self.compare(other) <= 0
+    def __le__(self, quantity: "Quantity") -> bool:
+        return self.compare(quantity) <= 0
 
-    def __gt__(self, other: "Quantity") -> bool:
-        return self.compare(other) > 0
+    def __gt__(self, quantity: "Quantity") -> bool:
+        return self.compare(quantity) > 0
 
-    def __ge__(self, other: "Quantity") -> bool:
-        return self.compare(other) >= 0
+    def __ge__(self, quantity: "Quantity") -> bool:
+        return self.compare(quantity) >= 0
 
     def __hash__(self) -> int:
         unscaled, exponent = _without_factors(self.unscaled, 10)
@@ -138,25 +138,25 @@ class Quantity:
         value = self.unscaled * _power(self.exponent)
         return value if _is_int64(value) else None
 
-    def __add__(self, other: "Quantity") -> "Quantity":
-        return _add(self, other.unscaled, other)
+    def __add__(self, quantity: "Quantity") -> "Quantity":
+        return _add(self, quantity.unscaled, quantity)
 
-    def __sub__(self, other: "Quantity") -> "Quantity":
-        return _add(self, -other.unscaled, other)
+    def __sub__(self, quantity: "Quantity") -> "Quantity":
+        return _add(self, -quantity.unscaled, quantity)
 
-    def __mul__(self, other: "Quantity") -> "Quantity":
-        unscaled = self.unscaled * other.unscaled
-        return Quantity(unscaled, self.exponent + other.exponent, self.format)
+    def __mul__(self, quantity: "Quantity") -> "Quantity":
+        unscaled = self.unscaled * quantity.unscaled
+        return Quantity(unscaled, self.exponent + quantity.exponent, self.format)
 
-    def divide(self, other: "Quantity") -> "Quantity":
+    def divide(self, quantity: "Quantity") -> "Quantity":
         """Divide, truncated to the finer of the two scales."""
-        exponent = min(self.exponent, other.exponent)
-        shift = self.exponent - other.exponent - exponent
+        exponent = min(self.exponent, quantity.exponent)
+        shift = self.exponent - quantity.exponent - exponent
         _check_span(shift)
         numerator = abs(self.unscaled) * 10 ** max(shift, 0)
-        denominator = abs(other.unscaled) * 10 ** max(-shift, 0)
+        denominator = abs(quantity.unscaled) * 10 ** max(-shift, 0)
         size = numerator // denominator
-        negative = (self.unscaled < 0) != (other.unscaled < 0)
+        negative = (self.unscaled < 0) != (quantity.unscaled < 0)
         return Quantity(-size if negative else size, exponent, self.format)
 
 

@@ -136,26 +136,31 @@ class ResultSink:
             elif not self._journal.append(content, space_of(request)):
                 self._records.error(JOURNAL_FULL)
 
-    def _row(self, policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:
+    def _row(self, policy: PolicyIR, rule_result: RuleResult, kind: str) -> msgspec.Raw:
         """Return the encoded row. PERF: most messages are the same for all objects."""
-        if found.properties:
-            return _encoded(policy, found, kind)
+        if rule_result.properties:
+            return _encoded(policy, rule_result, kind)
         hides = hides_values(kind)
         content = (
-            *(found.rule, found.status, found.message, found.exceptions),
-            found.validation,
+            *(
+                rule_result.rule,
+                rule_result.status,
+                rule_result.message,
+                rule_result.exceptions,
+            ),
+            rule_result.validation,
         )
         key = (*row_facts(policy), *content, hides)
         known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= RESULT_ROWS_CACHED_MAX:
                 self._rows.clear()
-            known = self._rows[key] = _encoded(policy, found, kind)
+            known = self._rows[key] = _encoded(policy, rule_result, kind)
         return known
 
 
-def _encoded(policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:
-    return encode_row(public_row_of(policy, found, kind))
+def _encoded(policy: PolicyIR, rule_result: RuleResult, kind: str) -> msgspec.Raw:
+    return encode_row(public_row_of(policy, rule_result, kind))
 
 
 def subject_of(request: Request) -> Subject | None:

@@ -189,9 +189,9 @@ class Lane:
         self._waiting.clear()
 
     def _finish(
-        self, finished: Future[bytes], one: _Waiting, shares: Shares, began_ns: int
+        self, finished: Future[bytes], waiting: _Waiting, shares: Shares, began_ns: int
     ) -> None:
-        answer, timer = one.answer, one.timer
+        answer, timer = waiting.answer, waiting.timer
         self._free += 1
         self._turns.end(shares, len(self._waiting), began_ns)
         self._leave(answer, shares)

@@ -60,17 +60,19 @@ class AdmissionPolicies:
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
 
-    def _link(self, given: AdmissionInput) -> None:
+    def _link(self, admission_input: AdmissionInput) -> None:
         # PERF: imports CEL, which runs without such policies do not need.
         from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
         from kyverno_mp.program.admission_policy.validate import LinkedValidation
 
-        for ir in given.policies:
+        for ir in admission_input.policies:
             if ir.policy.kind == VALIDATING:
-                linked = LinkedValidation(ir, in_cluster=given.in_cluster)
+                linked = LinkedValidation(ir, in_cluster=admission_input.in_cluster)
                 self._validating.append(linked)
             elif ir.policy.kind == MUTATING:
-                mutation = LinkedAdmissionMutation(ir, in_cluster=given.in_cluster)
+                mutation = LinkedAdmissionMutation(
+                    ir, in_cluster=admission_input.in_cluster
+                )
                 self._mutating.append(mutation)
 
     @property

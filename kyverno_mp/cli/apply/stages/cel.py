@@ -77,11 +77,11 @@ class CelStages:
         self._targets = given.targets
         self._is_target = given.is_target
 
-    def _types(self, given: CelInput) -> Schemas | None:
+    def _types(self, cel_input: CelInput) -> Schemas | None:
         """Return the types of the CustomResourceDefinitions, None without any."""
-        if given.definitions and self._defined is None:
+        if cel_input.definitions and self._defined is None:
             try:
-                self._defined = types_of_definitions(list(given.definitions))
+                self._defined = types_of_definitions(list(cel_input.definitions))
             except (InputError, KeyError, TypeError, AttributeError) as error:
                 message = f"a CustomResourceDefinition is invalid: {error}"
                 raise CommandFailed(message) from error

@@ -45,27 +45,27 @@ class _Store:
             )
             self._objects[key] = raw
 
-    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
+    def objects(self, object_query: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name."""
         found = []
         for (api_version, kind, namespace, name), raw in self._objects.items():
             group, _, version = api_version.rpartition("/")
             if (
-                matches(asked.group, group)
-                and matches(asked.version, version)
-                and matches(asked.kind, kind)
-                and matches(asked.namespace or "*", namespace)
-                and matches(asked.name or "*", name)
+                matches(object_query.group, group)
+                and matches(object_query.version, version)
+                and matches(object_query.kind, kind)
+                and matches(object_query.namespace or "*", namespace)
+                and matches(object_query.name or "*", name)
             ):
                 found.append(((namespace, name), raw))
         return [raw for _, raw in sorted(found, key=lambda each: each[0])]
 
-    def keep(self, made: Generated) -> bool:
+    def keep(self, generated: Generated) -> bool:
         """Store an object; return whether it is new."""
-        key = tuple(made.target)
+        key = tuple(generated.target)
         if key in self._objects:
             return False
-        self._objects[made.target] = made.resource
+        self._objects[generated.target] = generated.resource
         return True
 
 

@@ -120,12 +120,12 @@ def _filters(block: MatchResources, name: str) -> list[ResourceDescription]:
     return found
 
 
-def _refuse(given: ResourceDescription, name: str) -> None:
+def _refuse(resource_description: ResourceDescription, name: str) -> None:
     for is_given, what in (
-        (given.selector is not None, "selector"),
-        (given.namespace_selector is not None, "namespaceSelector"),
-        (given.annotations is not None, "annotations"),
-        (given == ResourceDescription(), "an empty filter"),
+        (resource_description.selector is not None, "selector"),
+        (resource_description.namespace_selector is not None, "namespaceSelector"),
+        (resource_description.annotations is not None, "annotations"),
+        (resource_description == ResourceDescription(), "an empty filter"),
     ):
         if is_given:
             raise NotRewritten(f"{what} in {name}")
@@ -158,26 +158,42 @@ def _operations(
     return operations
 
 
-def _names_of(given: ResourceDescription) -> set[str]:
-    return {resource.kind for text in given.kinds for resource in _resources(text)}
+def _names_of(resource_description: ResourceDescription) -> set[str]:
+    return {
+        resource.kind
+        for text in resource_description.kinds
+        for resource in _resources(text)
+    }
 
 
 def _clauses(
-    given: ResourceDescription, operations: Sequence[str], root: str, *, kinds: bool
+    resource_description: ResourceDescription,
+    operations: Sequence[str],
+    root: str,
+    *,
+    kinds: bool,
 ) -> list[str]:
     """Return a filter's conditions; ``kinds``: include the one on the object's kind."""
     clauses = []
-    if kinds and given.kinds:
-        clauses.append(kinds_clause(_names_of(given), root))
-    if given.name:
-        clauses.append(like(_name_of(root), given.name))
-    if given.names:
-        clauses.append(any_of(like(_name_of(root), name) for name in given.names))
-    if given.namespaces:
+    if kinds and resource_description.kinds:
+        clauses.append(kinds_clause(_names_of(resource_description), root))
+    if resource_description.name:
+        clauses.append(like(_name_of(root), resource_description.name))
+    if resource_description.names:
+        clauses.append(
+            any_of(like(_name_of(root), name) for name in resource_description.names)
+        )
+    if resource_description.namespaces:
         place = _namespace_of(root)
-        clauses.append(any_of(like(place, namespace) for namespace in given.namespaces))
-    if given.operations and not set(operations) <= set(given.operations):
-        clauses.append(f"request.operation in {items(given.operations)}")
+        clauses.append(
+            any_of(
+                like(place, namespace) for namespace in resource_description.namespaces
+            )
+        )
+    if resource_description.operations and not set(operations) <= set(
+        resource_description.operations
+    ):
+        clauses.append(f"request.operation in {items(resource_description.operations)}")
     return clauses
 
 

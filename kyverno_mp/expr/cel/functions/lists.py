@@ -181,10 +181,10 @@ def _check_ordered(items: list[Value]) -> None:
         raise CelFailed("no such overload")
 
 
-def _order(left: Value, right: Value) -> int:
+def _order(value: Value, right: Value) -> int:
     """Compare two values. KYVERNO: values without an order count as equal."""
     try:
-        return compare(left, right)
+        return compare(value, right)
     except CelFailed:
         return 0
 
@@ -240,18 +240,18 @@ def _extreme(name: str, wanted: int) -> Value:
     return run
 
 
-def _index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
+def _index_of(meter: Meter, items: list[Value], value: Value) -> int:
     meter.charge(_PAIR_COST * len(items))
     for position, item in enumerate(items):
-        if equal(meter, item, wanted):
+        if equal(meter, item, value):
             return position
     return -1
 
 
-def _last_index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
+def _last_index_of(meter: Meter, items: list[Value], value: Value) -> int:
     meter.charge(_PAIR_COST * len(items))
     for position in range(len(items) - 1, -1, -1):
-        if equal(meter, items[position], wanted):
+        if equal(meter, items[position], value):
             return position
     return -1
 

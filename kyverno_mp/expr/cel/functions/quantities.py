@@ -48,11 +48,11 @@ def _as_integer(_meter: Meter, value: Quantity) -> int:
 
 
 def _computed(operation: Callable[[Quantity, Quantity], Quantity]) -> Value:
-    def run(_meter: Meter, left: Quantity, right: Value) -> Quantity:
+    def run(_meter: Meter, quantity: Quantity, right: Value) -> Quantity:
         if type(right) is not Quantity:
             right = Quantity(int(right), 0, "DecimalSI")
         try:
-            return operation(left, right)
+            return operation(quantity, right)
         except ExpressionFailed as error:
             raise CelFailed(error.message) from error
 

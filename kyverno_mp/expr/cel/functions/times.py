@@ -147,8 +147,8 @@ def _shown(meter: Meter, value: Timestamp, zone: str) -> GoTime:
     return GoTime(seconds, nanos, from_datetime(moment).offset_s)
 
 
-def _year_day(shown: GoTime) -> int:
-    year, month, day, *_ = shown.civil()
+def _year_day(go_time: GoTime) -> int:
+    year, month, day, *_ = go_time.civil()
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     before = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)[month - 1]
     return before + (1 if leap and month > 2 else 0) + day - 1  # noqa: PLR2004 - after February
@@ -219,9 +219,9 @@ def _same(_meter: Meter, value: Value) -> Value:
     return value
 
 
-def _moved(_meter: Meter, left: Value, right: Value) -> Timestamp:
-    offset_s = (left if left.__class__ is Timestamp else right).offset_s
-    return timestamp_result(left.ns + right.ns, offset_s)
+def _moved(_meter: Meter, value: Value, right: Value) -> Timestamp:
+    offset_s = (value if value.__class__ is Timestamp else right).offset_s
+    return timestamp_result(value.ns + right.ns, offset_s)
 
 
 OVERLOADS = (

@@ -63,9 +63,9 @@ def _is_semver(meter: Meter, text: str, normalize: bool = False) -> bool:  # noq
     return True
 
 
-def _compare(meter: Meter, left: Semver, right: Semver) -> int:
-    meter.charge(_PART_COST * min(len(left.version[4]), len(right.version[4])))
-    return (left.version > right.version) - (left.version < right.version)
+def _compare(meter: Meter, semver: Semver, right: Semver) -> int:
+    meter.charge(_PART_COST * min(len(semver.version[4]), len(right.version[4])))
+    return (semver.version > right.version) - (semver.version < right.version)
 
 
 OVERLOADS = (

@@ -162,10 +162,10 @@ class _Chooser:
                 return implementation
         raise no_overload(self._name, *values)
 
-    def remember(self, key: Any, found: Implementation) -> None:
+    def remember(self, key: Any, implementation: Implementation) -> None:
         """Cache the choice for values of these classes."""
         if not self._is_deep:
-            self.memo[key] = found
+            self.memo[key] = implementation
 
 
 def _unary(chooser: _Chooser, arg: Run) -> Run:

@@ -205,26 +205,27 @@ class Literals:
         if not self.formats_open:
             self._items.append((found, every))
 
-    def problems(self, found: Substitution) -> list[tuple[int, str]]:
+    def problems(self, substitution: Substitution) -> list[tuple[int, str]]:
         """Return the errors of the API server's validators for literals."""
         problems = list(self._arguments)
         members = {
-            key: found.apply(given, final=True) for key, given in self._members.items()
+            key: substitution.apply(given, final=True)
+            for key, given in self._members.items()
         }
         for call in self.formats:
             problems.extend(format_problems(call, members))
         for items, every in self._items:
-            problems.extend(islice(_mixed(items, found), None if every else 1))
+            problems.extend(islice(_mixed(items, substitution), None if every else 1))
         return problems
 
 
 def _mixed(
-    items: list[tuple[int, Type]], found: Substitution
+    items: list[tuple[int, Type]], substitution: Substitution
 ) -> Iterator[tuple[int, str]]:
     """Yield the errors of the items whose types differ from the first item's type."""
     first: Type | None = None
     for at, raw in items:
-        given = found.apply(raw, final=True)
+        given = substitution.apply(raw, final=True)
         if first is None:
             first = given
         elif given != first:

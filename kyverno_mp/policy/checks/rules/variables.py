@@ -212,7 +212,7 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
         yield VariableError(f"{failed}{failure}")
         return
     for error in _variable_errors(resolved, (background, has_targets), names):
-        yield error._replace(message=f"{failed}{error.text}")
+        yield error._replace(text=f"{failed}{error.text}")
 
 
 def _forbidden_sections(rule: Rule) -> Iterator[str]:
