@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.program.images.record import ScopedRecord
 
 EMPTY_OBJECT: Final[dict[str, Json]] = {}
 """A read-only object without labels, so ``NotIn`` and ``DoesNotExist`` select it.
@@ -86,6 +89,8 @@ class Request:
     size: int = 0
     charge: Charge = uncharged
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)
+    verified_images: "ScopedRecord | None" = None
+    """CLI only: what verifyImages rules of this run have verified."""
 
 
 _NAMES: Final = tuple(each.name for each in fields(Request))

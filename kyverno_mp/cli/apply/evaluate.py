@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.apply.stages.image_policies import ImagePolicies
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
+    from kyverno_mp.program.images.record import ScopedRecord
     from kyverno_mp.program.images.rule import LinkedImageRule
     from kyverno_mp.program.mutate.rule import LinkedMutation
 
@@ -156,6 +157,8 @@ class Evaluator:
         mutates = _has(policies, "mutate")
         self._mutating = _linked_mutations(policies) if mutates else []
         self._images: ImageStage | None = None
+        self._verified_images: ScopedRecord | None = None
+        """What the rules have verified of the current object."""
         if _has(policies, "verifyImages"):
             from kyverno_mp.cli.apply.stages import image as image_stage
 
@@ -410,6 +413,7 @@ class Evaluator:
             context = self._engine.open(request)
             found = self._images.verify(policy, rules, context, state)
             responses.append(Response(policy, resource, found.results, found.action))
+        self._verified_images = state.record.scoped()
         return responses, state.resource
 
     def _rule_variables(
@@ -478,6 +482,7 @@ class Evaluator:
             namespace_labels=self._labels(namespace, kind),
             review_request=asked,
             variables=root,
+            verified_images=self._verified_images,
         )
 
     def _labels(self, namespace: str, kind: str) -> dict[str, str]:

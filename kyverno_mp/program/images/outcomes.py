@@ -49,7 +49,8 @@ class ImageCheckBody:
             for image in images:
                 if not is_among(image.text, block.references):
                     continue
-                status, text = self._checked(block, image, target)
+                record = scope.shared.request.verified_images or ScopedRecord(target)
+                status, text = self._checked(block, image, record)
                 if status == result.FAIL:
                     return [Outcome(status, text)]
                 passed = passed or status == result.PASS
@@ -62,13 +63,12 @@ class ImageCheckBody:
         return [Outcome(status, f"image {word}, skipped images: {names}")]
 
     def _checked(
-        self, block: ImageBlockIR, image: Image, resource: dict[str, Json]
+        self, block: ImageBlockIR, image: Image, known: ScopedRecord
     ) -> tuple[str, str]:
         if block.verify_digest and not image.digest:
             return result.FAIL, f"missing digest for {image.text}"
         if not block.required:
             return "", ""
-        known = ScopedRecord(resource)
         if known.problem:
             reason = f"failed to parse scoped image metadata: {known.problem}"
             return result.FAIL, reason

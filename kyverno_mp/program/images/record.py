@@ -116,15 +116,23 @@ class ImageRecord:
             found.setdefault(policy, {})[rule] = dict(sorted(outcomes.items()))
         return found
 
-    def written(self, resource: dict[str, Json]) -> dict[str, Json]:
+    def scoped(self) -> "ScopedRecord":
+        """Return the outcomes by rule, for a check in the same process."""
+        return ScopedRecord({}, self._scoped())
+
+    def written(
+        self, resource: dict[str, Json], *, is_scoped: bool = True
+    ) -> dict[str, Json]:
         """Return the object with this record, or without annotations if it is empty.
+
+        ``is_scoped``: also with the outcomes of each rule.
 
         SAFETY: annotations from the user prove nothing, so they are always removed.
         """
         bare = without_record(resource)
         if not self.rules:
             return bare
-        outcomes, scoped = self.outcomes(), self._scoped()
+        outcomes = self.outcomes()
         metadata = bare.get("metadata")
         if type(metadata) is not dict:
             metadata = {}
@@ -132,10 +140,14 @@ class ImageRecord:
         if type(annotations) is not dict:
             annotations = {}
         metadata = {key: one for key, one in metadata.items() if key != "annotations"}
-        record = {SCOPED: json_text({"version": _VERSION, "policies": scoped})}
+        record = {}
+        if is_scoped:
+            scoped = {"version": _VERSION, "policies": self._scoped()}
+            record[SCOPED] = json_text(scoped)
         if outcomes:
             record[ANNOTATION] = json_text(dict(sorted(outcomes.items())))
-        metadata["annotations"] = {**annotations, **record}
+        if annotations or record:
+            metadata["annotations"] = {**annotations, **record}
         return {**bare, "metadata": metadata}
 
 
@@ -164,10 +176,13 @@ class ScopedRecord:
 
     __slots__ = ("_policies", "problem")
 
-    def __init__(self, resource: Mapping[str, Json]) -> None:
+    def __init__(
+        self, resource: Mapping[str, Json], policies: Mapping[str, Json] | None = None
+    ) -> None:
+        """``policies``: the outcomes, if no annotation has them."""
         self.problem = ""
         """Why the annotation cannot be read."""
-        self._policies: Mapping[str, Json] = {}
+        self._policies: Mapping[str, Json] = policies or {}
         text = annotations_of(resource).get(SCOPED)
         # K8S: the API server admits no longer annotations.
         if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:

@@ -62,11 +62,14 @@ class ImageState:
     digests: dict[str, str] = field(default_factory=dict)
     """The digests to which the object's tags were first resolved."""
     record: ImageRecord = field(default_factory=ImageRecord)
+    is_stored: bool = True
+    """The object goes to an API server, and its annotations to the check. Elsewhere,
+    the check gets the record itself, and the object has only what Kyverno 1.18 adds."""
     _old: ScopedRecord | None = None
 
     def annotate(self) -> None:
         """Write the record into the object, replacing any record sent by the user."""
-        self.resource = self.record.written(self.resource)
+        self.resource = self.record.written(self.resource, is_scoped=self.is_stored)
 
     def verified_before(self, request: Request, key: RuleKey, text: str) -> bool:
         """Return whether the old object's record has a verification by the rule."""

@@ -39,7 +39,7 @@ class ImageStage:
             self._begin = image_reviews(
                 uses_docker=False, key_secrets=self._key_secrets
             )
-        return ImageState(self._begin(), resource)
+        return ImageState(self._begin(), resource, is_stored=False)
 
     def verify(
         self,
