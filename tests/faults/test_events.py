@@ -213,12 +213,15 @@ def test_full_journal_counts_drops_and_changes_no_answer(served: Served) -> None
     leader.suspend()
     served.refuse(*[f"x{number}" for number in range(3 * QUEUED_MAX)])
     dropped = "kyverno_events_dropped_total"
-    # The last place is for another namespace.
+    # The last place is for another namespace. The leader may have written the first
+    # Event without recording it, which then has a place, too.
     own = QUEUED_MAX - 1
-    served.wait(lambda: served.metric(dropped) == 3 * QUEUED_MAX - own)
+    served.wait(lambda: served.metric(dropped) >= 3 * QUEUED_MAX - own)
+    kept = 3 * QUEUED_MAX - int(served.metric(dropped))
+    assert kept in (own, own - 1)
     leader.resume()
-    kept = sorted(["first", *(f"x{number}" for number in range(own))])
-    served.wait(lambda: served.told() == kept)
+    names = sorted(["first", *(f"x{number}" for number in range(kept))])
+    served.wait(lambda: served.told() == names)
     served.refuse("later")
     served.wait(lambda: "later" in served.told())
 

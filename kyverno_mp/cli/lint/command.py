@@ -233,7 +233,11 @@ class _Linter:
         raw = self.document.raw
         if is_input_of_another_command(raw):
             return
-        if self.for_server and type(raw) is dict and raw.get("kind") in _OF_TENANTS:
+        if (
+            self.for_server
+            and type(raw) is dict
+            and str(raw.get("kind")) in _OF_TENANTS
+        ):
             yield from self._errors(long_texts(raw))
         if kind := foreign_kind(raw):
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")

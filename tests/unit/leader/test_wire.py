@@ -677,7 +677,13 @@ def test_segment_is_required_until_another_writer_registers_paths_without(
     (segment,) = attach_callers(leader).segments
     leader.until(lambda: paths_of(leader) == {segment})
     leader.pass_s(leader.wired.shared.replica.settings.caller_path_overlap_s + 3)
-    leader.until(lambda: attach_callers(leader).required)
+
+    def is_required_later() -> bool:
+        # The watch may bring the registered paths only now.
+        leader.pass_s(1)
+        return attach_callers(leader).required
+
+    leader.until(is_required_later)
     # Kyverno holds the lease and writes its own paths.
     leader.election.release()
     found = leader.at(CONFIGURATION)
