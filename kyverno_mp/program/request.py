@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
-
-if TYPE_CHECKING:
-    from kyverno_mp.program.images.record import ScopedRecord
 
 EMPTY_OBJECT: Final[dict[str, Json]] = {}
 """A read-only object without labels, so ``NotIn`` and ``DoesNotExist`` select it.
@@ -37,6 +34,16 @@ def unread_labels(namespace: str) -> str:
         f'the labels of namespace "{namespace}" are unknown: without a cluster, the'
         " service reads Namespaces from --resources (KYVERNO_MP_RESOURCES_DIR)"
     )
+
+
+class VerifiedImages(Protocol):
+    """What verifyImages rules have verified (program/images/record.py)."""
+
+    problem: str
+    """Why nothing is known, or ""."""
+
+    def verified(self, key: tuple[str, str], text: str, /) -> str:
+        """Return ``pass`` or ``skip`` if the rule ``key`` has verified it, or ""."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +96,7 @@ class Request:
     size: int = 0
     charge: Charge = uncharged
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)
-    verified_images: "ScopedRecord | None" = None
+    verified_images: "VerifiedImages | None" = None
     """CLI only: what verifyImages rules of this run have verified."""
 
 

@@ -33,7 +33,7 @@ from kyverno_mp.program.matching.subject import metadata_text, resource_name
 from kyverno_mp.program.plans.batch import Batch
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.recall.verdicts import VerdictCache
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, VerifiedImages
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.values.dotted import merged, nested
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.apply.stages.image_policies import ImagePolicies
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
-    from kyverno_mp.program.images.record import ScopedRecord
     from kyverno_mp.program.images.rule import LinkedImageRule
     from kyverno_mp.program.mutate.rule import LinkedMutation
 
@@ -157,7 +156,7 @@ class Evaluator:
         mutates = _has(policies, "mutate")
         self._mutating = _linked_mutations(policies) if mutates else []
         self._images: ImageStage | None = None
-        self._verified_images: ScopedRecord | None = None
+        self._verified_images: VerifiedImages | None = None
         """What the rules have verified of the current object."""
         if _has(policies, "verifyImages"):
             from kyverno_mp.cli.apply.stages import image as image_stage

@@ -13,6 +13,7 @@ from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.images.record import ScopedRecord, rule_key
 from kyverno_mp.program.images.selection import Image, images_of, is_among
+from kyverno_mp.program.request import VerifiedImages
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -63,7 +64,7 @@ class ImageCheckBody:
         return [Outcome(status, f"image {word}, skipped images: {names}")]
 
     def _checked(
-        self, block: ImageBlockIR, image: Image, known: ScopedRecord
+        self, block: ImageBlockIR, image: Image, known: VerifiedImages
     ) -> tuple[str, str]:
         if block.verify_digest and not image.digest:
             return result.FAIL, f"missing digest for {image.text}"

@@ -197,13 +197,14 @@ class ScopedRecord:
         policies = document.get("policies")
         self._policies = policies if type(policies) is dict else {}
 
-    def of(self, key: RuleKey) -> Mapping[str, Json]:
+    def of(self, key: tuple[str, str]) -> Mapping[str, Json]:
         """Return what the record has about a rule, of any type."""
-        rules = self._policies.get(key.policy)
-        known = rules.get(key.rule) if type(rules) is dict else None
+        policy, rule = key
+        rules = self._policies.get(policy)
+        known = rules.get(rule) if type(rules) is dict else None
         return known if type(known) is dict else {}
 
-    def verified(self, key: RuleKey, text: str) -> str:
+    def verified(self, key: tuple[str, str], text: str) -> str:
         """Return ``pass`` or ``skip`` if the rule has recorded it, otherwise ''."""
         status = self.of(key).get(text)
         return status if type(status) is str and status in DONE else ""
