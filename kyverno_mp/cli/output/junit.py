@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from kyverno_mp.cli.output.screen import unsafe_replaced
+from kyverno_mp.cli.output.screen import in_markup
 
 FAILURE: Final = "failure"
 ERROR: Final = "error"
@@ -66,20 +66,15 @@ def _case(case: Case) -> str:
     if not case.outcome:
         return f"{head}/>"
     message = f" message={_attribute(case.reason)}" if case.reason else ""
-    text = _referenced(escape(_clean(case.text)))
+    text = in_markup(escape(_clean(case.text)))
     return f"{head}><{case.outcome}{message}>{text}</{case.outcome}></testcase>"
 
 
 def _attribute(text: str) -> str:
     # XML parsers turn an unescaped line break in an attribute into a space.
-    return _referenced(
+    return in_markup(
         quoteattr(_clean(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
     )
-
-
-def _referenced(markup: str) -> str:
-    """Write unsafe characters as references, which are read as the characters."""
-    return unsafe_replaced(markup, lambda character: f"&#{ord(character)};")
 
 
 def _clean(text: str) -> str:

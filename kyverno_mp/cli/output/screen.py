@@ -61,6 +61,11 @@ def unsafe_replaced(text: str, write: Callable[[str], str]) -> str:
     return _COMMAND.sub(lambda match: match[1] + write(":"), text)
 
 
+def in_markup(text: str) -> str:
+    """Return XML or HTML with unsafe characters as its own escapes: ``&#58;``."""
+    return unsafe_replaced(text, lambda character: f"&#{ord(character)};")
+
+
 def _without_logging(text: str, write: Callable[[str], str]) -> str:
     text = _UNSAFE.sub(lambda match: write(match[0]), text)
     return _LOGGING.sub(lambda match: match[1] + write("["), text)

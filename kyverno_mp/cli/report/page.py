@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from kyverno_mp.cli.output.screen import in_markup
 from kyverno_mp.dashboard.entries import DIMENSIONS, Entry, groups, total
 from kyverno_mp.dashboard.render import render
 
@@ -32,7 +33,7 @@ def page(
     """
     order = (dimension, *(other for other in DIMENSIONS if other != dimension))
     times = [entry.timestamp_s for entry in entries if entry.timestamp_s]
-    return render(
+    html = render(
         "saved",
         charts=[(each, groups(entries, each)) for each in order],
         counts=total(entries),
@@ -42,3 +43,4 @@ def page(
         title=title,
         written=made,
     )
+    return in_markup(html)

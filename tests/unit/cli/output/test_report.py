@@ -345,6 +345,17 @@ def test_page_has_no_scripts_and_loads_nothing(
     assert "@import" not in style[1]
 
 
+def test_page_keeps_what_looks_like_a_command(command: Command, tmp_path: Path) -> None:
+    """A workflow that prints the page must not obey it, and readers see the message."""
+    message = "a\n::error::b ##[group]c"
+    file = tmp_path / "report.yaml"
+    file.write_text(yaml.safe_dump(report(result("p", "fail", message=message))))
+    text = command("report", file, "-o", "html").out
+    assert "##[" not in text
+    assert not re.search(r"^\s*::", text, re.MULTILINE)
+    assert message in _page(text).texts
+
+
 def test_page_is_accessible(command: Command, reports_file: Path) -> None:
     page = _page(command("report", reports_file, "-o", "html").out)
     ids = {a["id"] for _, a in page.elements if "id" in a}
