@@ -348,8 +348,8 @@ def test_page_has_no_scripts_and_loads_nothing(
 def test_page_keeps_what_looks_like_a_command(command: Command, tmp_path: Path) -> None:
     """A workflow that prints the page must not obey it, and readers see the message."""
     message = "a\n::error::b ##[group]c"
-    file = tmp_path / "report.yaml"
-    file.write_text(yaml.safe_dump(report(result("p", "fail", message=message))))
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report(result("p", "fail", message=message))))
     text = command("report", file, "-o", "html").out
     assert "##[" not in text
     assert not re.search(r"^\s*::", text, re.MULTILINE)
