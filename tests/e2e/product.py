@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import yaml
 
+from kyverno_mp.leader.status import StatusReader
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane, Program
 from tests.ports import free_ports
@@ -131,6 +132,20 @@ class Product:
             link.request("GET", "/policies")
             body = json.loads(link.getresponse().read())
             return [one["name"] for one in body["policies"]]
+
+    def serves(self, kind: str, namespace: str, name: str, generation: int) -> bool:
+        """Return whether all workers serve this generation of a policy, or a newer."""
+        status = StatusReader(self._folder / "run").read()
+        published = {
+            (one.kind, one.namespace, one.name): one.generation
+            for one in status.policies
+        }
+        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=HANG_S)
+        with contextlib.closing(link):
+            link.request("GET", "/policies")
+            served = json.loads(link.getresponse().read())["generation"]
+        is_served: bool = served >= status.generation
+        return is_served and published.get((kind, namespace, name), 0) >= generation
 
     def processes(self) -> dict[str, int]:
         """Return the ids of its processes by the names of their roles."""

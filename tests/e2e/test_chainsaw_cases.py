@@ -27,7 +27,7 @@ from tests.e2e.chainsaw.index import (
     stage,
 )
 from tests.e2e.chainsaw.read import read_test
-from tests.e2e.chainsaw.run import run_test
+from tests.e2e.chainsaw.run import Hooks, PolicyKey, run_test
 from tests.e2e.chainsaw.surroundings import grant_cleanup, put_back, put_up
 from tests.e2e.chainsaw.sweep import sweep, sweep_certificates, sweep_webhooks
 from tests.e2e.conftest import Cluster
@@ -35,7 +35,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product
-from tests.waiting import wait_for
+from tests.waiting import pause, wait_for
 
 _POOLS: Final = {
     "CLEANUP_WORKERS": "1",
@@ -53,6 +53,7 @@ LEDGER: Final[dict[str, str]] = {
     for one in yaml.safe_load(Path(__file__).with_name("ledger.yaml").read_text()) or []
 }
 _LINKED_S: Final = 0.2
+_LOOKS_MAX: Final = 500
 """The time for workers to link new policies, and for caches to follow."""
 
 
@@ -92,6 +93,14 @@ class Products:
         for product in self._running.values():
             wait_for(partial(_has_none, product))
         time.sleep(_LINKED_S)
+
+    def await_policy(self, key: PolicyKey, generation: int) -> None:
+        """Wait until the workers serve a policy; one may be of no use to them."""
+        for product in self._running.values():
+            for _ in range(_LOOKS_MAX):
+                if product.serves(*key, generation):
+                    break
+                pause()
 
     def stop(self) -> None:
         for product in self._running.values():
@@ -145,7 +154,7 @@ def test_case(
                 *(test, api, environment),
                 pause_s=pause_s,
                 is_brief=is_first,
-                end_namespace=end,
+                hooks=Hooks(end, products.await_policy),
             )
         except (Failed, Refused, Error) as error:
             if not known and not left:

@@ -14,9 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kyverno_mp.errors import Error
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 from tests.e2e.api import Api, Refused
 from tests.e2e.chainsaw.commands import (
     COLLECTORS,
@@ -48,6 +49,23 @@ _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
 EndNamespace = Callable[[str], None]
 """Deletes the namespace of that name, with its content."""
+PolicyKey = tuple[str, str, str]
+"""Kind, namespace, name."""
+AwaitPolicy = Callable[[PolicyKey, int], None]
+"""Waits until this generation of a policy is in force."""
+
+
+class Hooks(NamedTuple):
+    """What a product and its control plane can do for a run."""
+
+    end_namespace: EndNamespace | None = None
+    await_policy: AwaitPolicy | None = None
+
+
+_NO_HOOKS: Final = Hooks()
+_IN_REVIEWS: Final = {
+    stored.kind for row in POLICY_KINDS if row.segment for stored in row.stored
+}
 
 
 @dataclass
@@ -58,7 +76,7 @@ class _Run:
     created: list[dict[str, Any]] = field(default_factory=list)
     own_namespace: dict[str, Any] | None = None
     brief: frozenset[str] = frozenset()
-    end: EndNamespace | None = None
+    hooks: Hooks = _NO_HOOKS
 
 
 def run_test(
@@ -68,21 +86,22 @@ def run_test(
     *,
     pause_s: float = 0.0,
     is_brief: bool = False,
-    end_namespace: EndNamespace | None = None,
+    hooks: Hooks = _NO_HOOKS,
 ) -> None:
     """Run all steps; raises Failed.
 
     ``environment``: KUBECONFIG and PATH of the commands; ``pause_s``: the time between
     two steps, where chainsaw starts processes; ``is_brief``: a long sleep between an
     assertion and a write takes SETTLED_S, as what was asserted is to be in force by
-    then; ``end_namespace``: a cheaper deletion of the namespaces that are left when all
-    steps have run.
+    then; ``hooks``: a cheaper deletion of the namespaces that are left when all steps
+    have run; ``await_policy`` is called for each written policy: one that was
+    changed says Ready because of its earlier version.
     """
     namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
     objects = Objects(api, namespace)
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     shell = Shell(test.folder, kept | dict(environment), namespace)
-    run = _Run(test, objects, shell, end=end_namespace)
+    run = _Run(test, objects, shell, hooks=hooks)
     run.brief = _settling(test) if is_brief else run.brief
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     names: dict[str, Any] = {
@@ -177,8 +196,8 @@ def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
     """Delete and wait; a policy that was just deleted may reject it for a moment."""
     while True:
         try:
-            if run.end is not None and _is_namespace(made):
-                run.end(made["metadata"]["name"])
+            if run.hooks.end_namespace is not None and _is_namespace(made):
+                run.hooks.end_namespace(made["metadata"]["name"])
             else:
                 run.objects.delete(made)
             break
@@ -278,6 +297,14 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
                 return _outcome(operation, raw, names, _message(refused))
             if is_new and not dry_run:
                 run.created.append(run.objects.locate(written))
+            if (
+                run.hooks.await_policy
+                and written["kind"] in _IN_REVIEWS
+                and not dry_run
+            ):
+                metadata = written["metadata"]
+                key = written["kind"], metadata.get("namespace", ""), metadata["name"]
+                run.hooks.await_policy(key, metadata["generation"])
             return _outcome(operation, written, names, None)
 
         _until(operation, attempt)
