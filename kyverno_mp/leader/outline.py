@@ -32,8 +32,19 @@ _OF_POLICY: Final = (
     "applyRules",
     "admission",
 )
+_SHORT: Final = ("failurePolicy", "admission", "webhookConfiguration", "background")
 _OF_CEL: Final = ("matchConstraints", "failurePolicy", "validationActions")
 _ROWS: Final = {row.namespaced.kind: row for row in POLICY_KINDS if row.segment}
+_EVERYTHING: Final = {
+    "resourceRules": [
+        {
+            "apiGroups": ["*"],
+            "apiVersions": ["*"],
+            "operations": ["*"],
+            "resources": ["*/*"],
+        }
+    ]
+}
 _FALSE: Final = [{"expression": "false"}]
 _BODIES: Final[Mapping[str, _Fields]] = {
     "validate": {"validations": _FALSE},
@@ -68,12 +79,13 @@ def outline_of(document: _Fields, size: int) -> bytes:
         "kind": document.get("kind"),
         "metadata": names,
     }
-    for spec in _specs(document):
-        encoded = msgspec.json.encode({**head, "spec": spec})
-        if len(encoded) <= OUTLINE_BYTES_MAX:
-            return encoded
-    names.pop("annotations", None)
-    return msgspec.json.encode({**head, "spec": {"rules": []}})
+    while True:
+        for spec in _specs(document):
+            encoded = msgspec.json.encode({**head, "spec": spec})
+            if len(encoded) <= OUTLINE_BYTES_MAX:
+                return encoded
+        if names.pop("annotations", None) is None:
+            return msgspec.json.encode({**head, "spec": {"rules": []}})
 
 
 def size_outlined(document: Json) -> int:
@@ -93,7 +105,9 @@ def _specs(document: _Fields) -> Iterator[_Fields]:
     if not row.is_in_cel:
         yield from _of_policy(spec)
     elif row.rule_type in _BODIES:
-        yield {**_kept(spec, _OF_CEL), **_BODIES[row.rule_type]}
+        outline = {**_kept(spec, _OF_CEL), **_BODIES[row.rule_type]}
+        yield outline
+        yield {**outline, "matchConstraints": _EVERYTHING}
 
 
 def _of_policy(spec: _Fields) -> Iterator[_Fields]:
@@ -105,11 +119,18 @@ def _of_policy(spec: _Fields) -> Iterator[_Fields]:
     head["background"] = False
     yield {**head, "rules": [_rule(rule) for rule in rules]}
     kinds = dict.fromkeys(_kinds_in([one.get("match") for one in rules]))
-    if kinds:
-        enforced = {"failureAction": "Enforce", "message": "", "deny": {}}
-        resources = {"resources": {"kinds": list(kinds)}}
-        only = {"name": "all", "match": {"any": [resources]}, "validate": enforced}
-        yield {**head, "rules": [only]}
+    if rules:
+        yield {**head, "rules": [_rule_of_kinds(list(kinds))]}
+        # Overrides of actions can be long, too.
+        yield {**_kept(head, _SHORT), "rules": [_rule_of_kinds(["*"])]}
+
+
+def _rule_of_kinds(kinds: list[str]) -> _Fields:
+    return {
+        "name": "all",
+        "match": {"any": [{"resources": {"kinds": kinds}}]},
+        "validate": {"failureAction": "Enforce", "message": "", "deny": {}},
+    }
 
 
 def _rule(rule: _Fields) -> _Fields:

@@ -137,9 +137,27 @@ def _in_cel(found: PolicySet) -> Iterator[EncodedPolicy]:
         yield from policies
 
 
+@pytest.mark.parametrize("long", ["overrides", "annotation"])
+def test_long_fields_lift_no_denial(long: str) -> None:
+    whole = policy("p", "team", spec_of_policy(KIB))
+    if long == "overrides":
+        override = {"action": "Audit", "namespaces": ["n" * 60] * 100}
+        whole["spec"]["validationFailureActionOverrides"] = [override]
+    else:
+        (name,) = _AUTOGEN
+        whole["metadata"]["annotations"] = {name: ",".join(["Deployment"] * 1_000)}
+    outline = outline_of(whole, 100 * KIB)
+    assert len(outline) <= OUTLINE_BYTES_MAX
+    (stub,) = stored(PolicyStore(lambda _: True), {"p": outline}).encoded
+    assert stub.entries
+
+
 @pytest.mark.parametrize("number", [10, 1_000])
 def test_outline_has_a_bound(number: int) -> None:
-    """Matches that are too large are replaced by their kinds, and those by nothing."""
+    """Matches that are too large are replaced by their kinds, and those by all kinds.
+
+    A failure means: a policy that matches very much denies nothing.
+    """
     kinds = [f"Kind{index}" for index in range(number)]
     names = [f"name-{index}" for index in range(5_000)]
     match = {"any": [{"resources": {"kinds": kinds, "names": names}}]}
@@ -152,9 +170,32 @@ def test_outline_has_a_bound(number: int) -> None:
     assert len(outline) <= OUTLINE_BYTES_MAX
     rules = json.loads(outline)["spec"]["rules"]
     seen = [one["match"]["any"][0]["resources"]["kinds"] for one in rules]
-    assert seen == ([kinds] if number == 10 else [])
-    (status,) = stored(PolicyStore(lambda _: True), {"p": outline}).policies
-    assert status.code == CODE
+    assert seen == [kinds if number == 10 else ["*"]]
+    found = stored(PolicyStore(lambda _: True), {"p": outline})
+    assert [status.code for status in found.policies] == [CODE]
+    (stub,) = found.encoded
+    assert stub.entries
+
+
+def test_constraints_without_room_match_everything() -> None:
+    groups = [f"group-{index}.example.com" for index in range(1_000)]
+    rule = {
+        "apiGroups": groups,
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}],
+    }
+    kind = "NamespacedValidatingPolicy"
+    outline = outline_of(policy("p", "team", spec, kind), 100 * KIB)
+    assert len(outline) <= OUTLINE_BYTES_MAX
+    found = stored(PolicyStore(lambda _: True), {"p": outline})
+    (stub,) = _in_cel(found)
+    ((entry, *_),) = (stub.entries,)
+    assert "*" in str(entry)
 
 
 def test_users_cannot_write_outlines(tmp_path: Any) -> None:
