@@ -216,9 +216,9 @@ class Reports:
         if self.images is not None:
             waiting = self.images.feed.pending + self.images.retries.known_count
             metrics.hold(REPORTS_IMAGES_WAITING, (), float(waiting))
-        for resource in list(self.scan.resources.values()):
-            labels = (resource.resource.plural,)
-            metrics.hold(REPORTS_OBJECTS, labels, float(len(resource.watch)))
+        for scanned in list(self.scan.resources.values()):
+            labels = (scanned.resource.plural,)
+            metrics.hold(REPORTS_OBJECTS, labels, float(len(scanned.watch)))
 
     def _plan(self) -> Plan:
         return self.scan.plan

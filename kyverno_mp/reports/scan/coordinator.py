@@ -248,9 +248,9 @@ class Scan(ObjectScan):
 
     def _complete(self, group: str, kind: str, namespace: str) -> None:
         """Evaluate the objects whose cut reports have room for the missing rows now."""
-        for resource in self.resources.values():
-            if (resource.resource.group, resource.resource.kind) == (group, kind):
-                resource.mark([namespace], self._clock_s())
+        for scanned in self.resources.values():
+            if (scanned.resource.group, scanned.resource.kind) == (group, kind):
+                scanned.mark([namespace], self._clock_s())
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:

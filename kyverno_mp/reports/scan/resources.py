@@ -139,9 +139,9 @@ class ObjectScan:
         changed = {
             name for name, digest in self._labels.items() if before.get(name) != digest
         }
-        for resource in self.resources.values():
-            if resource.reads_labels and resource.resource.namespaced:
-                resource.mark(changed, self._clock_s())
+        for scanned in self.resources.values():
+            if scanned.reads_labels and scanned.resource.namespaced:
+                scanned.mark(changed, self._clock_s())
 
     def _follow_data(self) -> None:
         """Mark the resources whose rules read other data, if this data changed."""
@@ -206,15 +206,11 @@ class ObjectScan:
         # Delayed objects have changed, and do not belong to a scan.
         if self._feed.undelayed:
             return
-        for resource in self.resources.values():
-            if (
-                resource.started_s
-                and not resource.due
-                and resource.watch.informer.synced
-            ):
-                took_s = self._clock_s() - resource.started_s
-                resource.started_s = 0.0
-                labels = (resource.resource.plural,)
+        for scanned in self.resources.values():
+            if scanned.started_s and not scanned.due and scanned.watch.informer.synced:
+                took_s = self._clock_s() - scanned.started_s
+                scanned.started_s = 0.0
+                labels = (scanned.resource.plural,)
                 if self._has_gauges:
                     self._dependencies.metrics.hold(REPORTS_SCAN, labels, took_s)
-                _log.info("scanned %s in %.1f s", resource.resource.name, took_s)
+                _log.info("scanned %s in %.1f s", scanned.resource.name, took_s)

@@ -112,6 +112,35 @@ def test_signed_image_passes_twice(command: Command, rig: Rig) -> None:
     ]
 
 
+def test_later_policies_see_the_annotation_of_1_18_only(
+    command: Command, rig: Rig
+) -> None:
+    """Test files compare objects with it; a record from the file is removed."""
+    digest = rig.signed("app")
+    file = rig.policy()
+    probe = yaml.safe_load(file.read_text())
+    probe["metadata"]["name"] = "probe"
+    probe["spec"]["rules"] = [
+        {
+            "name": "show",
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+            "validate": {
+                "message": "{{ to_string(request.object.metadata.annotations) }}",
+                "deny": {},
+            },
+        }
+    ]
+    file.write_text(yaml.safe_dump_all([yaml.safe_load(file.read_text()), probe]))
+    pod = rig.pod(f"{rig.host}/app:v1", **{SCOPED: "{}"})
+    found = rows(command, file, pod)
+    (seen,) = (message for status, message in found if status == "fail")
+    reference = f"{rig.host}/app@{digest}"
+    assert json.loads(seen) == {
+        ANNOTATION: json.dumps({reference: "pass"}).replace(" ", "")
+    }
+    assert ("pass", "image verified") in found
+
+
 def test_digest_of_one_rule_hides_no_image_from_the_next(
     command: Command, rig: Rig
 ) -> None:
