@@ -36,10 +36,12 @@ def service_for(
 ) -> Iterator[Callable[[str], Service]]:
     """Yield the service of each attack; no other starts while an attack runs."""
     names = list(ATTACKS)
+    # Made here, not in the threads: pytest's factory is not safe for threads.
+    folders = {name: tmp_path_factory.mktemp("attacked") for name in names}
     waiting: dict[str, Service] = {}
 
     def begin(name: str) -> None:
-        waiting[name] = start(tmp_path_factory.mktemp("attacked"), ATTACKS[name])
+        waiting[name] = start(folders[name], ATTACKS[name])
 
     def take(name: str) -> Service:
         if name not in waiting:
