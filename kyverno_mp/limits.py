@@ -899,7 +899,7 @@ CERTIFICATE_KEYS_KEPT_MAX = 4
 """Parsed private keys that a replica keeps: those of the authority and of the server,
 each before and after a renewal."""
 
-FINE_GRAINED_KEPT_MAX = 1024
+FINE_GRAINED_KEPT_MAX = 16_384
 """Policies with their own webhook path that a worker remembers after their deletion."""
 
 SHARED_ANSWERS_MAX = 1024
@@ -1279,9 +1279,14 @@ EXCEPTION_CONDITIONS_MAX = 64
 """Conditions of a PolicyException for policies in CEL, as in Kyverno 1.19.1: as many as
 the API server accepts in one policy of its own."""
 
-WEBHOOK_PATH_CHARACTERS_MAX = 4096
-"""Length of the names of policies in CEL in the path of one webhook: far below our
-limit for a request's head, and below the limits of proxies."""
+WEBHOOK_PATH_CHARACTERS_MAX = 32 * 1024
+"""Length of the names of policies in CEL in the path of one webhook: half of our limit
+for a request's head. A thousand policies are one webhook and one call, not four; the
+API server calls a webhook directly, or through its own egress proxy."""
+
+ROUTES_KEPT_MAX = 32
+"""Parsed paths that a worker keeps: the API server uses one for each webhook, some two
+dozen. Their texts are at most as long as a request's head, so all take a few MiB."""
 
 BUCKETS_MAX = 100
 """Bucket boundaries of one histogram: each series has a cell for every bucket, and

@@ -94,6 +94,18 @@ class Reads:
             self.each.add(reads.element)
 
 
+_IDENTITY: Final = frozenset({"name", "uid", "resourceVersion", "creationTimestamp"})
+"""Metadata that no two objects share."""
+
+
+def identifies(reads: Reads) -> bool:
+    """Return whether the marked parts of an object differ from object to object."""
+    metadata = reads.fields.get("metadata")
+    if reads.whole or metadata is None:
+        return reads.whole
+    return metadata.whole or not _IDENTITY.isdisjoint(metadata.fields)
+
+
 class ReadsUnknown(Exception):
     """The reads of an expression are unknown."""
 

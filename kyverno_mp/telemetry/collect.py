@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
-from kyverno_mp.telemetry.families import RECORDED, RESULTS, Family
+from kyverno_mp.telemetry.families import RECORDED, Family
 from kyverno_mp.telemetry.page import View
-from kyverno_mp.telemetry.record import BUNDLE_FAMILY
+from kyverno_mp.telemetry.record import BUNDLE_FAMILIES
 
 Cells = list[float]
 Merged = dict[Family, dict[tuple[str, ...], Cells]]
@@ -48,11 +48,12 @@ def merge(
     }
     for page in pages:
         for number, text, cells, bounds in page.series():
-            if number == BUNDLE_FAMILY:
+            bundled = BUNDLE_FAMILIES.get(number)
+            if bundled is not None:
                 members = _BUNDLE_DECODER.decode(text)
-                shared = refit(cells, bounds, bounds_of[RESULTS], len(members))
+                shared = refit(cells, bounds, bounds_of[bundled], len(members))
                 for rule in members:
-                    _add(merged[RESULTS], tuple(rule), list(shared))
+                    _add(merged[bundled], tuple(rule), list(shared))
             elif number < len(RECORDED):
                 family = RECORDED[number]
                 labels = tuple(_DECODER.decode(text))

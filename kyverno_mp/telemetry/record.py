@@ -24,16 +24,16 @@ from kyverno_mp.telemetry.families import (
     HTTP,
     RECORDED,
     RESULTS,
+    VALIDATING_RESULTS,
     Family,
 )
 from kyverno_mp.telemetry.page import Page
 
-BUNDLE_FAMILY: Final = 0xFFFF
+BUNDLE_FAMILIES: Final = {0xFFFF: RESULTS, 0xFFFD: VALIDATING_RESULTS}
+"""Numbers of bundles in a page -> the family of their members."""
 _BUNDLES_MAX: Final = 1024
-"""Bundles per page; the rules of further outcomes are recorded individually."""
+"""Bundles of a family per page; further outcomes are recorded rule by rule."""
 _LABEL_CHARS_MAX: Final = 256
-_HOT: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
-_SELDOM: Final = tuple(family for family in RECORDED if family not in _HOT)
 _EXCLUDED: Final = 1 << 40
 """Used instead of a cell: all rules of the outcome are in excluded namespaces."""
 _Labels = tuple[str, ...]
@@ -45,7 +45,7 @@ class Series:
     def __init__(self, page: Page, family: Family, series_max: int) -> None:
         self.family = family
         self._page = page
-        self._cells = page.cells
+        self.cells = page.cells
         self._number = RECORDED.index(family)
         self._series_max = series_max
         self._known: dict[int, dict[_Labels, int]] = {}
@@ -88,7 +88,7 @@ class Series:
             base = self._open(labels)
             if base < 0:
                 return
-        cells = self._cells
+        cells = self.cells
         bucket = 0 if seconds <= self.lowest else bisect_left(self.bounds, seconds)
         cells[base + bucket] += 1.0
         cells[base + self.sum_at] += seconds
@@ -100,7 +100,7 @@ class Series:
             base = self._open(labels)
             if base < 0:
                 return
-        self._cells[base] += number
+        self.cells[base] += number
 
     def hold(self, labels: _Labels, value: float) -> None:
         """Set a gauge."""
@@ -109,7 +109,7 @@ class Series:
             base = self._open(labels)
             if base < 0:
                 return
-        self._cells[base] = value
+        self.cells[base] = value
 
     def is_counted(self, labels: _Labels) -> bool:
         """Return whether the operator includes this namespace in metrics."""
@@ -158,55 +158,37 @@ class Series:
         return base
 
 
-class Recorder:
-    """The series of one process, by family."""
+class Bundles:
+    """The results of whole reviews of one family, which collect.py distributes."""
 
-    def __init__(self, page: Page, series_max: int) -> None:
-        self.page = page
-        self.admission = Series(page, ADMISSION, series_max)
-        self.http = Series(page, HTTP, series_max)
-        self.results = Series(page, RESULTS, series_max)
-        self.changes = Series(page, CHANGES, series_max)
-        self.errors = Series(page, ERRORS, series_max)
-        self._by_number = {
-            RECORDED.index(series.family): series
-            for series in (
-                self.admission,
-                self.http,
-                self.results,
-                self.changes,
-                self.errors,
-                *(Series(page, family, series_max) for family in _SELDOM),
-            )
-        }
-        self._known_bundles: dict[int, dict[bytes, int]] = {}
-        self._bundle_keys: dict[Hashable, int] = {}
-        self._bundle_keys_rules = 0
-        self._take_over()
-        self._configuration = MetricsConfiguration()
-        self.configure(self._configuration)
+    def __init__(self, series: Series, number: int) -> None:
+        """``number``: that of these bundles in a page (BUNDLE_FAMILIES)."""
+        self._series = series
+        self._number = number
+        self._known: dict[int, dict[bytes, int]] = {}
+        self._keys: dict[Hashable, int] = {}
+        self._keys_rules = 0
+        self.configure()
 
-    def configure(self, configuration: MetricsConfiguration) -> None:
-        """Apply the operator's configuration to new observations; keep old counts."""
-        self._configuration = configuration
-        for series in self._by_number.values():
-            series.configure(configuration)
-        self._bundles = self._known_bundles.setdefault(self.results.table, {})
-        self.forget_bundle_keys()
+    def configure(self) -> None:
+        """Use the current bucket boundaries of the series."""
+        self._bundles = self._known.setdefault(self._series.table, {})
+        self.forget_keys()
 
-    def series(self, family: Family) -> Series:
-        """Return the series of a family in RECORDED."""
-        return self._by_number[RECORDED.index(family)]
+    def forget(self) -> None:
+        """Drop all bundles after the page was cleared."""
+        self._known = {}
 
-    def reset(self) -> None:
-        """Delete all series (metricsRefreshInterval)."""
-        self.page.reset()
-        self._known_bundles = {}
-        for series in self._by_number.values():
-            series.forget()
-        self.configure(self._configuration)
+    def take_over(self, text: bytes, base: int, table: int) -> None:
+        """Continue a bundle of the page's former owner."""
+        self._known.setdefault(table, {})[text] = base
 
-    def bundle(
+    def forget_keys(self) -> None:
+        """Drop the keys when a new snapshot changes the candidates; keep the counts."""
+        self._keys.clear()
+        self._keys_rules = 0
+
+    def observe(
         self,
         key: Hashable,
         members: Callable[[], Sequence[_Labels]],
@@ -216,56 +198,93 @@ class Recorder:
 
         ``key`` identifies the outcome in this worker, e.g. (candidates' identity,
         namespace, operation, dry run); ``members`` is called only when the key is new
-        and returns the labels of RESULTS for each rule.
+        and returns the labels of the family for each rule or policy.
         """
-        results = self.results
-        base = self._bundle_keys.get(key)
+        series = self._series
+        base = self._keys.get(key)
         if base is None:
-            rules = [member for member in members() if results.is_counted(member)]
-            base = self._open_bundle(key, rules)
+            rules = [member for member in members() if series.is_counted(member)]
+            base = self._open(key, rules)
             if base < 0:
                 share = seconds / len(rules)
                 for labels in rules:
-                    results.observe(labels, share)
+                    series.observe(labels, share)
                 return
         if base == _EXCLUDED:
             return
-        cells = self.page.cells
         # The bucket is that of the whole review; collect.py converts it to each rule's
         # share.
-        bucket = (
-            0 if seconds <= results.lowest else bisect_left(results.bounds, seconds)
-        )
+        bucket = 0 if seconds <= series.lowest else bisect_left(series.bounds, seconds)
+        cells = series.cells
         cells[base + bucket] += 1.0
-        cells[base + results.sum_at] += seconds
+        cells[base + series.sum_at] += seconds
 
-    def forget_bundle_keys(self) -> None:
-        """Drop the keys when a new snapshot changes the candidates; keep the counts."""
-        self._bundle_keys.clear()
-        self._bundle_keys_rules = 0
-
-    def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
+    def _open(self, key: Hashable, rules: Sequence[_Labels]) -> int:
         text = msgspec.json.encode(rules)
         base = self._bundles.get(text, -1) if rules else _EXCLUDED
         if base < 0 and len(self._bundles) < _BUNDLES_MAX:
-            base = self.results.open_cells(BUNDLE_FAMILY, rules)
+            base = self._series.open_cells(self._number, rules)
             if base >= 0:
                 self._bundles[text] = base
         if base >= 0:
             # A key can contain as many texts as there are rules.
-            self._bundle_keys_rules += len(rules) + 1
-            if self._bundle_keys_rules > METRIC_LABELS_CACHED_MAX:
-                self._bundle_keys.clear()
-                self._bundle_keys_rules = len(rules) + 1
-            self._bundle_keys[key] = base
+            self._keys_rules += len(rules) + 1
+            if self._keys_rules > METRIC_LABELS_CACHED_MAX:
+                self._keys.clear()
+                self._keys_rules = len(rules) + 1
+            self._keys[key] = base
         return base
+
+
+class Recorder:
+    """The series of one process, by family."""
+
+    def __init__(self, page: Page, series_max: int) -> None:
+        self.page = page
+        self._by_number = [Series(page, family, series_max) for family in RECORDED]
+        self.admission = self.series(ADMISSION)
+        self.http = self.series(HTTP)
+        self.results = self.series(RESULTS)
+        self.changes = self.series(CHANGES)
+        self.errors = self.series(ERRORS)
+        self._bundles = {
+            number: Bundles(self.series(family), number)
+            for number, family in BUNDLE_FAMILIES.items()
+        }
+        self.rules, self.policies = self._bundles.values()
+        """The results of ClusterPolicies' rules, and those of ValidatingPolicies."""
+        self._take_over()
+        self._configuration = MetricsConfiguration()
+        self.configure(self._configuration)
+
+    def configure(self, configuration: MetricsConfiguration) -> None:
+        """Apply the operator's configuration to new observations; keep old counts."""
+        self._configuration = configuration
+        for series in self._by_number:
+            series.configure(configuration)
+        for bundles in self._bundles.values():
+            bundles.configure()
+
+    def series(self, family: Family) -> Series:
+        """Return the series of a family in RECORDED."""
+        return self._by_number[RECORDED.index(family)]
+
+    def reset(self) -> None:
+        """Delete all series (metricsRefreshInterval)."""
+        self.page.reset()
+        for bundles in self._bundles.values():
+            bundles.forget()
+        for series in self._by_number:
+            series.forget()
+        self.configure(self._configuration)
 
     def _take_over(self) -> None:
         """Continue the series of the page's former owner."""
         for number, cell, table, text in self.page.series():
-            if number == BUNDLE_FAMILY:
-                self._known_bundles.setdefault(table, {})[text] = cell
-            elif (series := self._by_number.get(number)) is not None:
+            if number in self._bundles:
+                self._bundles[number].take_over(text, cell, table)
+            elif number < len(self._by_number):
+                series = self._by_number[number]
                 labels = tuple(msgspec.json.decode(text, type=list[str]))
                 series.take_over(labels, cell, table)
                 if series.family.kind == "gauge":

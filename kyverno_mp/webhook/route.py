@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.limits import ROUTES_KEPT_MAX
 from kyverno_mp.values.go.duration import parse_duration
 
 VALIDATE: Final = "validate"
@@ -100,9 +101,12 @@ SHARED: Final[dict[bytes, Route]] = {
 
 def route_of(path: bytes) -> Route | None:
     """Return the route of a path, None if no webhook has it."""
-    route = SHARED.get(path)
-    if route is not None:
-        return route
+    return SHARED.get(path) or _named_route_of(path)
+
+
+# PERF: a path can name a thousand policies, and the API server uses few paths.
+@lru_cache(maxsize=ROUTES_KEPT_MAX)
+def _named_route_of(path: bytes) -> Route | None:
     try:
         parts = path.decode("ascii").split("/")
     except UnicodeDecodeError:

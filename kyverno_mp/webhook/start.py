@@ -157,7 +157,7 @@ class _Attached:
                 self._collector,
                 None if self.journals.triggers is None else user,
                 self.reporting,
-                self.recorder.forget_bundle_keys,
+                self.recorder.rules.forget_keys,
             ),
             self._is_whole,
             aside,

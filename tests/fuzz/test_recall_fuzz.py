@@ -7,6 +7,7 @@ wrong allow or a wrong denial.
 import copy
 import itertools
 import json
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -429,15 +430,30 @@ def test_objects_that_differ_in_rule_conditions_are_never_equal() -> None:
     named = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
     rule = named["spec"]["rules"][0]
     rule["match"]["any"][0]["resources"]["selector"] = {"matchLabels": {"a": "x"}}
-    pods = [_pod(name) for name in ("a", "b", "c", "d")]
-    for number, pod in enumerate(pods):
-        metadata = pod["request"]["object"]["metadata"]
-        metadata["labels"] = {"a": ("x", "y")[number % 2]}
+    pods = _alternating(_pod(name) for name in ("a", "b", "c", "d"))
     assert check([named], pods) == 2
+    asked = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
+    label = "{{ request.object.metadata.labels.a }}"
+    asked["spec"]["rules"][0]["preconditions"] = {"all": [plans.condition(label, "x")]}
+    pods = _alternating(_pod(name, image="c") for name in ("a", "b", "c"))
+    assert check([asked], pods) == 1
+
+
+def test_objects_are_never_equal_for_a_rule_that_reads_their_names() -> None:
+    """So its keys would only fill the cache."""
     asked = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
     asked["spec"]["rules"][0]["preconditions"] = {"all": [plans.condition(NAME, "a")]}
     pods = [_pod(name, image="c") for name in ("a", "b", "a")]
-    assert check([asked], pods) == 1
+    assert check([asked], pods) == 0
+
+
+def _alternating(pods: Iterable[Any]) -> list[Any]:
+    """Return the pods with the label ``a``: x, y, x, ..."""
+    labelled = list(pods)
+    for number, pod in enumerate(labelled):
+        metadata = pod["request"]["object"]["metadata"]
+        metadata["labels"] = {"a": ("x", "y")[number % 2]}
+    return labelled
 
 
 @given(MORE, families())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Reads, identifies
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import READS_PLACES_MAX
 from kyverno_mp.program.recall.verdicts import Recall, is_worth_it
@@ -102,15 +102,18 @@ def _asks(rules: Iterable[LinkedRule]) -> bool:
 
 
 def _urgency(policy: PolicyIR, rules: Sequence[LinkedRule]) -> tuple[bool, bool, bool]:
-    unknown = any(rule.reads is None for rule in rules)
+    unknown = any(rule.reads is None or identifies(rule.reads) for rule in rules)
     return _asks(rules), bool(policy.namespace), unknown
 
 
 def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
-    """Return the fields of the new object that rules read; None if unknown."""
+    """Return the fields of the new object that rules read; None if unknown.
+
+    None also if they identify the object: no two objects would have the same key.
+    """
     reads = Reads()
     for rule in rules:
-        if rule.reads is None:
+        if rule.reads is None or identifies(rule.reads):
             return None
         reads.add(rule.reads)
     return reads

@@ -9,12 +9,12 @@ PERF: policies of a set have few outcomes ("all passed"). Reviews with the same 
 share its Verdicts, so metrics can recognise an outcome without building labels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Reads, identifies
 from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
@@ -42,6 +42,8 @@ from kyverno_mp.program.validating_policy.evaluate import (
 
 DENY: Final = "Deny"
 _SKIPPED, _PASSED, _FAILED = range(3)
+Done = list[list[RuleResult] | None]
+"""The results of each member, by position; None before it was evaluated."""
 Outcome = CachedVerdict
 """A code for each member of a group, and the messages of failed members.
 
@@ -145,6 +147,7 @@ class Group:
         "is_used",
         "members",
         "needs_io",
+        "others",
         "reads_namespace",
         "reads_registry",
         "recall",
@@ -173,8 +176,11 @@ class Group:
         )
         self.fails = any(fails(one.linked) for one in self.members)
         self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
-        self.recall = _recall(self.members)
-        """Cache keys of outcomes, if all policies read only fields of the object."""
+        self.recall, recalled = _recall(self.members)
+        """Cache keys of the outcomes of policies that read only fields of the object,
+        None without such policies."""
+        self.others = [one for one in self.in_turn if one.at not in recalled]
+        """The members that every review evaluates, in order of evaluation."""
         self.is_used = False
         """Whether a review used it."""
         self._outcomes: Outcomes = {}
@@ -183,31 +189,51 @@ class Group:
         """The group in keys of ``_with_messages``; with the group itself, that would be
         a reference cycle."""
 
-    def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
+    def outcome(self, done: Done, known: Outcome | None) -> Outcome | None:
         """Return the outcome of a review; None if it cannot be shared.
 
-        ``done``: the results of each member, by position.
+        ``done``: the results of each member, by position; ``known``: the outcome of the
+        members that were not evaluated. Failures of ``others`` are not shared, because
+        their messages can contain names.
         """
-        codes, messages = bytearray(), []
-        for results in done:
-            if results is None or len(results) != 1:
+        if known is None:
+            known = self.recalled(done)
+        if known is None or not self.others:
+            return known
+        codes = bytearray(known.codes)
+        for member in self.others:
+            code = _code_of(done[member.at])
+            if code not in (_PASSED, _SKIPPED):
                 return None
-            (found,) = results
-            if found is PASSED or found is SKIPPED:
-                codes.append(_PASSED if found is PASSED else _SKIPPED)
-            elif (
-                found.status != FAIL
-                or found.properties
-                or self.recall is None
-                or not 0 <= found.validation <= _INDEX_MAX
-            ):
+            codes[member.at] = code
+        return Outcome(bytes(codes), known.messages)
+
+    def recalled(self, done: Done) -> Outcome | None:
+        """Return the outcome without ``others``; None if it cannot be cached."""
+        codes, messages = bytearray(len(self.members)), []
+        skipped = {member.at for member in self.others}
+        for at, results in enumerate(done):
+            if at in skipped:
+                continue
+            code = _code_of(results)
+            if code is None:
                 return None
-            else:
-                codes.append(_FAILED + found.validation)
-                messages.append(found.message)
+            if code >= _FAILED:
+                assert results is not None
+                messages.append(results[0].message)
+            codes[at] = code
         if sum(map(len, messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
             return None
         return Outcome(bytes(codes), tuple(messages))
+
+    def fill(self, done: Done, known: Outcome) -> None:
+        """Add the results of the members that were not evaluated."""
+        skipped = {member.at for member in self.others}
+        messages = iter(known.messages)
+        for member, code in zip(self.members, known.codes, strict=True):
+            if member.at not in skipped:
+                verdict_of_code = _verdict_of(member, code, messages)
+                done[member.at] = verdict_of_code.response.results
 
     def verdicts(self, outcome: Outcome) -> Verdicts:
         """Return the verdicts of an outcome; all its reviews share them."""
@@ -242,20 +268,40 @@ def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:
     return member.passed if code == _PASSED else member.skipped
 
 
-def _recall(members: Sequence[Member]) -> Recall | None:
-    """Return the cache keys of a group; None if any policy reads other data."""
-    if len(members) < _WORTH_LEAST:
-        return None
-    reads, places = Reads(), 0
+def _recall(members: Sequence[Member]) -> tuple[Recall | None, Collection[int]]:
+    """Return the cache keys of the members that are cacheable, and their positions.
+
+    PERF: a policy that reads an object's name would make every key new.
+    """
+    reads, places, recalled = Reads(), 0, set()
     for member in members:
+        linked_reads = member.linked.reads
         is_extracted = any(body.ir.copy == EXTRACTED for body in member.bodies)
-        if member.linked.reads is None or is_extracted:
-            return None
-        places += member.linked.reads.size
+        if linked_reads is None or is_extracted or identifies(linked_reads):
+            continue
+        places += linked_reads.size
         if places > _PLACES_ADDED_MAX:
-            return None
-        reads.add(member.linked.reads)
-    return None if reads.is_too_large() else Recall(reads, ())
+            break
+        reads.add(linked_reads)
+        recalled.add(member.at)
+    if len(recalled) < _WORTH_LEAST or reads.is_too_large():
+        return None, ()
+    return Recall(reads, ()), recalled
+
+
+def _code_of(results: Sequence[RuleResult] | None) -> int | None:
+    """Return the code of a member's results; None if no code expresses them."""
+    if results is None or len(results) != 1:
+        return None
+    (found,) = results
+    if found is PASSED:
+        return _PASSED
+    if found is SKIPPED:
+        return _SKIPPED
+    is_plain = found.status == FAIL and not found.properties
+    if not is_plain or not 0 <= found.validation <= _INDEX_MAX:
+        return None
+    return _FAILED + found.validation
 
 
 def fails(linked: LinkedValidatingPolicy) -> bool:

@@ -44,7 +44,10 @@ from kyverno_mp.program.validating_policy.evaluate import (
     LinkedValidatingPolicy,
 )
 from kyverno_mp.program.validating_policy.group import (
+    Done,
     Group,
+    Member,
+    Outcome,
     Outcomes,
     RequestKind,
     Verdicts,
@@ -71,11 +74,13 @@ class CelPlan:
     """The policies that may apply to one request, selected but not yet run."""
 
     __slots__ = (
+        "_characters_left",
         "_done",
         "_engine",
         "_failed",
         "_group",
         "_request",
+        "_shared",
         "fails",
         "left_out",
         "needs_io",
@@ -87,8 +92,9 @@ class CelPlan:
         self._engine = engine
         self._request = request
         self._group = group
-        self._done: list[list[RuleResult] | None] = []
-        """The results of each member of the group; None: not evaluated yet."""
+        self._done: Done = [None] * len(group.members)
+        self._shared: ReviewShared | None = None
+        self._characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
         self._failed: set[int] = set()
         """Positions of policies that could not be evaluated for a reason other than
         expressions."""
@@ -100,10 +106,42 @@ class CelPlan:
         self.reads_registry = group.reads_registry
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
-        """Evaluate all policies. Raises: Preempted, DeadlinePassed."""
-        group, request = self._group, self._request
-        done = self._done = [None] * len(group.members)
-        self._failed, self.left_out = set(), []
+        """Evaluate all policies. Raises: Preempted, DeadlinePassed.
+
+        After Preempted, a second call evaluates the policies that are left.
+        """
+        group, done = self._group, self._done
+        shared = self._shared = self._shared or ReviewShared(self._request)
+        key, known = self._recalled(shared.object)
+        if known is not None and not group.others:
+            return group.verdicts(known)
+        try:
+            members = group.in_turn if known is None else group.others
+            self._evaluate(members, shared, deadline_ns, pace)
+        except DeadlinePassed:
+            if known is not None:
+                group.fill(done, known)
+            raise
+        if known is None and key is not None and self._characters_left > 0:
+            learned = group.recalled(done)
+            if learned is not None:
+                self._engine.verdicts.keep(key, learned)
+        outcome = group.outcome(done, known)
+        if outcome is not None:
+            return group.verdicts(outcome)
+        if known is not None:
+            group.fill(done, known)
+        return self.verdicts()
+
+    def _evaluate(
+        self,
+        members: Sequence[Member],
+        shared: ReviewShared,
+        deadline_ns: int,
+        pace: Pace | None,
+    ) -> None:
+        """Evaluate those of the members that were not evaluated before."""
+        request, done = self._request, self._done
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         ports = self._engine.cluster_data.cel
         namespace = None
@@ -111,12 +149,9 @@ class CelPlan:
             namespace = namespace_object(self._engine, request, deadline_ns)
         faults: list[ExpressionFailed] = []
         facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
-        shared = ReviewShared(request)
-        key, known = self._recalled(shared.object)
-        if known is not None:
-            return known
-        characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
-        for turn, (at, linked, bodies, _, _) in enumerate(group.in_turn, 1):
+        for turn, (at, linked, bodies, _, _) in enumerate(members, 1):
+            if done[at] is not None:
+                continue
             runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
             try:
                 if linked.matching:
@@ -136,25 +171,17 @@ class CelPlan:
             if faults:
                 self.left_out += [(linked, fault) for fault in faults]
                 faults.clear()
-            characters_left -= bound(results, characters_left)
-        outcome = group.outcome(done)
-        if outcome is None:
-            return self.verdicts()
-        if key is not None:
-            self._engine.verdicts.keep(key, outcome)
-        return group.verdicts(outcome)
+            self._characters_left -= bound(results, self._characters_left)
 
-    def _recalled(self, target: Json) -> tuple[Key | None, Verdicts | None]:
-        """Return the cache key, and the cached verdicts of an equal object."""
-        group = self._group
-        if group.recall is None:
-            return None, None
-        key = group.recall.key(self._request, target)
-        if key is None:
+    def _recalled(self, target: Json) -> tuple[Key | None, Outcome | None]:
+        """Return the cache key, and the cached outcome of an equal object."""
+        recall = self._group.recall
+        key = None if recall is None else recall.key(self._request, target)
+        if key is None or recall is None:
             return None, None
         known = self._engine.verdicts.find(key)
-        group.recall.count(known)
-        return key, None if known is None else group.verdicts(known)
+        recall.count(known)
+        return key, known
 
     def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""

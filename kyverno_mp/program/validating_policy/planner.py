@@ -33,7 +33,7 @@ LinkedT = TypeVar("LinkedT", bound=_Linked)
 class CelPlannerOf(Generic[LinkedT]):
     """The part of a planner that does not depend on the kind."""
 
-    __slots__ = ("_knows", "_source")
+    __slots__ = ("_knows", "_met", "_source")
 
     def __init__(
         self, source: CelSource[LinkedT], knows: Callable[[str], bool]
@@ -41,6 +41,8 @@ class CelPlannerOf(Generic[LinkedT]):
         """``knows`` returns whether a policy key exists or existed until recently."""
         self._source = source
         self._knows = knows
+        self._met: Iterable[str] | None = None
+        """The keys of the last path that this generation was found to have."""
 
     def of_path(
         self,
@@ -68,10 +70,15 @@ class CelPlannerOf(Generic[LinkedT]):
 
         Raises: SnapshotUnusable for a policy that another replica registered and that
         this worker does not have yet.
+
+        PERF: a path can name a thousand policies, and reviews share its names.
         """
+        if keys is self._met:
+            return
         for key in keys:
             if not self._knows(key):
                 raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+        self._met = keys
 
 
 def is_in_namespace(request: Request) -> bool:

@@ -15,7 +15,6 @@ from functools import partial
 from threading import get_ident
 from typing import Final
 
-from kyverno_mp.limits import METRIC_LABELS_CACHED_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.program.reporting import IMAGE_VERIFY as _IMAGES
 from kyverno_mp.program.request import Request
@@ -60,7 +59,6 @@ _WEBHOOK: Final = {
 _OF_IMAGES: Final = frozenset({IVPOL, NIVPOL, IVPOL_MUTATE, NIVPOL_MUTATE})
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _Outcome = tuple[str, str, str, bool, str, Hashable]
-_Shared = tuple[object, str, str, str]
 _LOWER: Final = {
     "CREATE": "create",
     "UPDATE": "update",
@@ -75,8 +73,6 @@ class PageRecords:
     __slots__ = (
         "_admission",
         "_cel",
-        "_cel_labels",
-        "_cel_labels_count",
         "_errors",
         "_http",
         "_loop",
@@ -94,8 +90,6 @@ class PageRecords:
         self._http = recorder.http
         self._errors = recorder.errors
         self._cel = recorder.series(VALIDATING_RESULTS)
-        self._cel_labels: dict[_Shared, Sequence[tuple[str, ...]]] = {}
-        self._cel_labels_count = 0
         self._mutations = recorder.series(MUTATING_RESULTS)
 
     def review(
@@ -136,27 +130,20 @@ class PageRecords:
     ) -> None:
         """Count the results of policies in CEL.
 
-        PERF: reviews with the same outcome share their responses, so the labels are
-        computed once.
+        PERF: reviews with the same outcome share their responses and are one series.
         """
-        share = seconds / len(responses)
-        observe = self._cel.observe
-        if type(responses) is not SharedResponses:
-            for response in responses:
-                observe(_cel_labels(request, response), share)
+
+        def members() -> list[tuple[str, ...]]:
+            return [_cel_labels(request, response) for response in responses]
+
+        if type(responses) is SharedResponses:
+            space = space_of(request)
+            key = (responses.outcome, request.kind, space, request.operation)
+            self._recorder.policies.observe(key, members, seconds)
             return
-        outcome = responses.outcome
-        key = (outcome, request.kind, space_of(request), request.operation)
-        known = self._cel_labels.get(key)
-        if known is None:
-            known = [_cel_labels(request, one) for one in responses]
-            self._cel_labels_count += len(known)
-            if self._cel_labels_count > METRIC_LABELS_CACHED_MAX:
-                self._cel_labels.clear()
-                self._cel_labels_count = len(known)
-            self._cel_labels[key] = known
-        for one in known:
-            observe(one, share)
+        share = seconds / len(responses)
+        for labels in members():
+            self._cel.observe(labels, share)
 
     def _cel_mutations(
         self, request: Request, responses: Sequence[PolicyResponse], seconds: float
@@ -210,7 +197,7 @@ class PageRecords:
         def members() -> list[tuple[str, ...]]:
             return [row for r in responses for row in _rows(request, webhook, r)]
 
-        self._recorder.bundle(key, members, seconds)
+        self._recorder.rules.observe(key, members, seconds)
 
     def audit(
         self,

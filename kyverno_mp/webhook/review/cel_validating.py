@@ -15,7 +15,7 @@ from typing import Generic, Protocol
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.limits import ROUTES_KEPT_MAX
 from kyverno_mp.program.image_policies.plan import DigestPlan, ImagePlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
@@ -240,7 +240,7 @@ def _note_left_out(review: Review, plan: AnyPlan) -> None:
         review.note(error, linked.ir.policy.key)
 
 
-@lru_cache(maxsize=FINE_GRAINED_KEPT_MAX)
+@lru_cache(maxsize=ROUTES_KEPT_MAX)
 def _names_of(tail: str) -> frozenset[str]:
     """Return the names in the rest of a path.
 
@@ -249,7 +249,7 @@ def _names_of(tail: str) -> frozenset[str]:
     return frozenset(filter(None, tail.split("/")))
 
 
-@lru_cache(maxsize=FINE_GRAINED_KEPT_MAX)
+@lru_cache(maxsize=ROUTES_KEPT_MAX)
 def _names_by_namespace(tail: str) -> Mapping[str, frozenset[str]]:
     """Return the names in ``/<namespace>/<name>/...``, by namespace."""
     found: dict[str, set[str]] = {}

@@ -17,7 +17,11 @@ from kyverno_mp.controllers.webhook_config.cel import (
 )
 from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    HEAD_BYTES_MAX,
+    INDEX_KEYS_PER_FILTER_MAX,
+    WEBHOOK_PATH_CHARACTERS_MAX,
+)
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from tests.unit.controllers.match_conditions import NEWER, OLD
 
@@ -287,12 +291,20 @@ def test_separate_webhook_has_the_rules_of_each_autogen_variant() -> None:
 
 
 def test_long_path_is_split() -> None:
-    names = [f"{'n' * 200}-{number:03}" for number in range(50)]
+    names = [f"{'n' * 200}-{number:03}" for number in range(200)]
     found = webhooks(*(policy(name) for name in names))
     paths = [path_of(one) for one in found.values()]
+    assert len(paths) == 2
     assert all(len(path) < WEBHOOK_PATH_CHARACTERS_MAX + 10 for path in paths)
     served = [name for path in paths for name in path.split("/")[2:]]
     assert sorted(served) == names
+
+
+def test_a_thousand_policies_are_one_call() -> None:
+    """Each webhook costs the API server a call for each request."""
+    found = webhooks(*(policy(f"require-a-label-{n:04}") for n in range(1000)))
+    (one,) = found.values()
+    assert len(path_of(one)) < HEAD_BYTES_MAX - WEBHOOK_PATH_CHARACTERS_MAX // 2
 
 
 def test_status_equals_upstreams() -> None:

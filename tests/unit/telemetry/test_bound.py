@@ -38,7 +38,7 @@ def lines_with(folder: Path, namespaces: int) -> int:
                     asked = (kind, f"team-{number}", operation)
                     recorder.admission.observe((*asked, "true", "Validating"), 0.01)
                     rules = [row(f"p{policy}", *asked) for policy in range(POLICIES)]
-                    recorder.bundle(asked, lambda rules=rules: rules, 0.01)  # type: ignore[misc]  # bound now
+                    recorder.rules.observe(asked, lambda rules=rules: rules, 0.01)  # type: ignore[misc]  # bound now
     recorded = ExposedSeries(10**9).bounded(merge(views(folder)), SHOWN)
     return render(recorded, {}).count("\n")
 

@@ -17,7 +17,7 @@ from kyverno_mp.telemetry.families import (
     RIGHTS_MISSING,
 )
 from kyverno_mp.telemetry.page import Page, View
-from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.record import BUNDLE_FAMILIES, Recorder
 
 LABELS = ("Pod", "default", "create", "true", "ValidatingWebhookConfiguration")
 
@@ -70,13 +70,22 @@ def test_full_family_counts_in_the_overflow_series(tmp_path: Path) -> None:
     assert series[overflow][0] == 40.0
 
 
-def test_bundled_counts_are_spread_over_rules(tmp_path: Path) -> None:
-    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
-    rules = [result("a"), result("b", "fail")]
+@pytest.mark.parametrize("number", BUNDLE_FAMILIES)
+def test_bundled_counts_are_spread_over_rules(tmp_path: Path, number: int) -> None:
+    """And the next owner of the page continues to count."""
+    family = BUNDLE_FAMILIES[number]
+    rules = [tuple(f"{name}-{at}" for at in family.labels) for name in "ab"]
     for _ in range(3):
-        recorder.bundle("key", lambda: rules, 0.004)
-    series = merge(views(tmp_path))[RESULTS]
-    assert set(series) == set(rules)
+        page = Page.claim(tmp_path, "webhook")
+        recorder = Recorder(page, 100)
+        bundles = {RESULTS: recorder.rules}.get(family, recorder.policies)
+        bundles.observe("key", lambda: rules, 0.004)
+        page.close()
+    merged = merge(views(tmp_path))
+    assert {one: set(series) for one, series in merged.items() if series} == {
+        family: set(rules)
+    }
+    series = merged[family]
     assert series[rules[0]][0] == 3.0
     assert abs(series[rules[1]][-1] - 0.006) < 1e-9
 
@@ -117,10 +126,10 @@ def test_new_bucket_bounds_apply_immediately_and_lose_nothing(tmp_path: Path) ->
     """Earlier counts move to the bucket of their old upper boundary."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.admission.observe(LABELS, 0.02)  # between 0.01 and 0.025
-    recorder.bundle("key", lambda: [result("a")], 0.02)
+    recorder.rules.observe("key", lambda: [result("a")], 0.02)
     recorder.configure(FEW)
     recorder.admission.observe(LABELS, 0.012)
-    recorder.bundle("key", lambda: [result("a")], 0.012)
+    recorder.rules.observe("key", lambda: [result("a")], 0.012)
     cells = merge(views(tmp_path), FEW)[ADMISSION][LABELS]
     assert cells == [1.0, 1.0, 0.0, pytest.approx(0.032)]
     assert merge(views(tmp_path), FEW)[RESULTS][result("a")] == cells
@@ -182,14 +191,14 @@ def test_excluded_namespaces_take_no_space_and_can_return(tmp_path: Path) -> Non
     recorder.configure(quiet)
     for _ in range(3):
         recorder.admission.observe(LABELS, 0.02)
-        recorder.bundle("key", lambda: [of_policy], 0.02)
-        recorder.bundle("other", lambda: [of_policy, result("b")], 0.02)
+        recorder.rules.observe("key", lambda: [of_policy], 0.02)
+        recorder.rules.observe("other", lambda: [of_policy, result("b")], 0.02)
     merged = merge(views(tmp_path))
     assert sum(merged[ADMISSION][LABELS][:-1]) == 1.0
     assert set(merged[RESULTS]) == {result("b")}
     recorder.configure(MetricsConfiguration())
     recorder.admission.observe(LABELS, 0.02)
-    recorder.bundle("key", lambda: [of_policy], 0.02)
+    recorder.rules.observe("key", lambda: [of_policy], 0.02)
     merged = merge(views(tmp_path))
     assert sum(merged[ADMISSION][LABELS][:-1]) == 2.0
     assert set(merged[RESULTS]) == {result("b"), of_policy}
@@ -199,14 +208,14 @@ def test_page_is_reset_while_another_process_reads(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     recorder = Recorder(page, 100)
     recorder.admission.observe(LABELS, 0.02)
-    recorder.bundle("key", lambda: [result("a")], 0.02)
+    recorder.rules.observe("key", lambda: [result("a")], 0.02)
     view = views(tmp_path)[0]
     recorder.reset()
     recorder.errors.count(("a.b",))
     assert merge([view])[ADMISSION] == {}
     assert merge([view])[ERRORS] == {("a.b",): [1.0]}
     recorder.admission.observe(LABELS, 0.02)
-    recorder.bundle("key", lambda: [result("a")], 0.02)
+    recorder.rules.observe("key", lambda: [result("a")], 0.02)
     merged = merge(views(tmp_path))
     assert sum(merged[ADMISSION][LABELS][:-1]) == 1.0
     assert sum(merged[RESULTS][result("a")][:-1]) == 1.0

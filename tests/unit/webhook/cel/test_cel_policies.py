@@ -802,7 +802,7 @@ def test_outcomes_with_long_messages_are_not_cached(
 ) -> None:
     """Their authors determine the length, and each object produces a new message."""
     quoting = {
-        "expression": "object.metadata.name == 'x'",
+        "expression": "object.kind == 'x'",
         "messageExpression": "'z' + object.metadata.annotations.a",
     }
     shared: list[int] = []
