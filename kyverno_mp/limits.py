@@ -1275,6 +1275,14 @@ REGISTRY_REDIRECTS_MAX = 5
 MATCH_CONDITIONS_MAX = 63
 """Match conditions of one webhook: the API server accepts 64, and one can be ours."""
 
+JOINED_CONDITIONS_MAX = 16
+"""Different conditions of policies that share a webhook, and look-ups of the user's
+groups in them. K8S: evaluating all of them may cost a million. A look-up costs as much
+as the user has groups, which a request's headers limit to some 50,000."""
+
+JOINED_CONDITIONS_CHARACTERS_MAX = 8 * 1024
+"""Length of the joined conditions of one webhook: a few hundred usual terms."""
+
 EXCEPTION_CONDITIONS_MAX = 64
 """Conditions of a PolicyException for policies in CEL, as in Kyverno 1.19.1: as many as
 the API server accepts in one policy of its own."""

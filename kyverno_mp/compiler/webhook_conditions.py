@@ -17,11 +17,23 @@ from kyverno_mp.compiler.rules.cel import cel_environment, compile_text
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import oldest_library
 from kyverno_mp.expr.cel.environment import Environment
-from kyverno_mp.expr.cel.nodes import Call, ListLit, Macro, MapLit, Node, Select
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    ListLit,
+    Macro,
+    MapLit,
+    Node,
+    Select,
+)
 from kyverno_mp.expr.cel.syntax.parse import children
 
 _VARIABLES: Final = ("object", "oldObject", "request")
 _MACROS: Final = frozenset({"all", "exists", "existsOne", "map", "filter"})
+_COMPARING: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
+_PREFIXES: Final = frozenset({"startsWith", "endsWith"})
+_MAPS: Final = frozenset({"labels", "annotations"})
+_CONSTANT_COST: Final = frozenset({"&&", "||", "!_", "-_", "?:", "_[_]", "size"})
 _NEW_SPELLING: Final = "existsOne"
 """The new spelling of ``exists_one``; both parse to the same node."""
 
@@ -32,6 +44,60 @@ def are_accepted_everywhere(expressions: Iterable[str]) -> bool:
     variables = {name: known.variables[name] for name in _VARIABLES}
     environment = Environment(variables, known.records, library=oldest_library())
     return all(_is_accepted(text, environment) for text in expressions)
+
+
+def are_cheap(expressions: Iterable[str]) -> bool:
+    """Return whether the cost of accepted conditions hardly depends on the object.
+
+    K8S: an API server that has spent its cost limit on a condition ends with an error,
+    for all policies that share it; with failurePolicy Ignore nobody is asked.
+    """
+    known = cel_environment({}, params=False, authorizer=False)
+    variables = {name: known.variables[name] for name in _VARIABLES}
+    environment = Environment(variables, known.records, library=oldest_library())
+    return all(_is_cheap(text, environment) for text in expressions)
+
+
+def _is_cheap(text: str, environment: Environment) -> bool:
+    node = compile_text(text, environment, types.BOOL)[0].node
+    level = [] if node is None else [node]
+    while level:
+        if not all(map(_is_cheap_node, level)):
+            return False
+        level = [below for above in level for below in children(above)]
+    return node is not None
+
+
+def _is_cheap_node(node: Node) -> bool:
+    if type(node) is not Call:
+        return type(node) is not Macro
+    terms = node.args if node.target is None else (node.target, *node.args)
+    if node.function in _COMPARING:
+        # K8S: costs as much as the shorter side is long.
+        return any(map(_is_literal, terms))
+    if node.function == "in":
+        return _is_literal(terms[1]) or _is_small(terms[1])
+    if node.function in _PREFIXES:
+        return _is_literal(terms[1])
+    return node.function in _CONSTANT_COST
+
+
+def _is_small(node: Node) -> bool:
+    """Return whether a look-up in the value is cheap: a map, or the user's groups."""
+    return type(node) is Select and (
+        (node.field in _MAPS and _is_field(node.operand, "metadata"))
+        or (node.field == "groups" and _is_field(node.operand, "userInfo"))
+    )
+
+
+def _is_field(node: Node, name: str) -> bool:
+    return type(node) is Select and node.field == name
+
+
+def _is_literal(node: Node) -> bool:
+    if type(node) is ListLit:
+        return all(map(_is_literal, node.items))
+    return type(node) is Const
 
 
 def _is_accepted(text: str, environment: Environment) -> bool:
