@@ -15,6 +15,7 @@ from typing import Final
 
 from kyverno_mp.controllers.webhook_config.cel_sharing import (
     CelWebhook,
+    is_registered,
     parts_of,
     webhooks_of,
 )
@@ -29,11 +30,8 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of_parts,
 )
 from kyverno_mp.controllers.webhook_config.selectors import merged
-from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
-from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     REVIEWED_CEL_KINDS,
@@ -88,7 +86,7 @@ def _all_rendered(
         return []
     by_kind: dict[str, list[AnyServedPolicy]] = {}
     for policy in policies:
-        if policy.kind in bases and _is_ours(policy):
+        if policy.kind in bases and is_registered(policy):
             by_kind.setdefault(policy.kind, []).append(policy)
     taken: set[str] = set()
     found = [
@@ -106,19 +104,6 @@ def _mutates(policy: AnyServedPolicy) -> bool:
         return True
     given = policy.spec.validation_configurations
     return given is None or given.mutate_digest
-
-
-def _is_ours(policy: AnyServedPolicy) -> bool:
-    evaluation = policy.spec.evaluation
-    admission = None if evaluation is None else evaluation.admission
-    is_off = admission is not None and admission.enabled is False
-    if is_off:
-        return False
-    if isinstance(policy, GeneratingPolicy):
-        return True
-    if is_generated(policy.status):
-        return False
-    return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
 
 
 def _rendered(

@@ -1,7 +1,7 @@
 """Decide which policies of policies.kyverno.io share a webhook.
 
 Room: controllers. Takes: decoded policies of one kind, WebhookOptions. Gives:
-CelWebhook. Next: controllers/webhook_config/cel.py. May touch: nothing outside its
+is_registered, CelWebhook. Next: controllers/webhook_config/cel.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/controllers 3.5; k8s apiserver, webhook/matchconditions.
 
@@ -31,8 +31,10 @@ from kyverno_mp.limits import (
     WEBHOOK_TIMEOUT_S_MAX,
 )
 from kyverno_mp.policy.cel_kinds.admission_policy import NamedRuleWithOperations
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
+from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
@@ -132,6 +134,20 @@ def _any_of(alternatives: Iterable[Sequence[Json]]) -> str:
         "(" + " && ".join(f"({condition['expression']})" for condition in one) + ")"
         for one in alternatives
     )
+
+
+def is_registered(policy: AnyServedPolicy) -> bool:
+    """Return whether a policy needs a webhook."""
+    evaluation = policy.spec.evaluation
+    admission = None if evaluation is None else evaluation.admission
+    is_off = admission is not None and admission.enabled is False
+    if is_off:
+        return False
+    if isinstance(policy, GeneratingPolicy):
+        return True
+    if is_generated(policy.status):
+        return False
+    return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
 
 
 def webhooks_of(
