@@ -899,6 +899,9 @@ CERTIFICATE_KEYS_KEPT_MAX = 4
 """Parsed private keys that a replica keeps: those of the authority and of the server,
 each before and after a renewal."""
 
+MATCHED_KINDS_MAX = 64
+"""Kinds and operations for which a linked policy remembers whether it matches."""
+
 FINE_GRAINED_KEPT_MAX = 16_384
 """Policies with their own webhook path that a worker remembers after their deletion."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
@@ -102,6 +102,17 @@ class Request:
 
 _NAMES: Final = tuple(each.name for each in fields(Request))
 _values = attrgetter(*_NAMES)
+
+
+class RequestKind(NamedTuple):
+    """The request's data that constraints without names and selectors depend on."""
+
+    group: str
+    version: str
+    resource: str
+    subresource: str
+    operation: str
+    is_namespaced: bool
 
 
 def copy_of(request: Request) -> Request:

@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.request import EMPTY_OBJECT, Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request, RequestKind
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
@@ -63,6 +63,19 @@ def resource_of(request: Request) -> tuple[str, str, str]:
     """Return the group, version and plural name of the request's resource."""
     asked = (request.review_request or {}).get("resource") or {}
     return asked.get("group", ""), asked.get("version", ""), asked.get("resource", "")
+
+
+def kind_of(request: Request) -> RequestKind:
+    """Return the RequestKind of a request."""
+    group, version, resource = resource_of(request)
+    return RequestKind(
+        group,
+        version,
+        resource,
+        request.subresource,
+        request.operation,
+        bool(request.namespace),
+    )
 
 
 def _namespace_labels(request: Request, resource: str) -> Mapping[str, str]:

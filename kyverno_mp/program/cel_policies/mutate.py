@@ -17,7 +17,9 @@ from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
+from kyverno_mp.limits import MATCHED_KINDS_MAX
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import kind_of
 from kyverno_mp.program.admission_policy.mutate import patched
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.configure import configured
@@ -29,11 +31,12 @@ from kyverno_mp.program.context.cel_scope import (
     link,
     link_variables,
 )
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, RequestKind
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
     MatchingCost,
     fault_or_match,
+    is_by_kind,
     is_selector_free,
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
@@ -74,6 +77,8 @@ class _Body:
         "annotations",
         "conditions",
         "ir",
+        "is_by_kind",
+        "known",
         "mutations",
         "target_conditions",
         "variables",
@@ -81,6 +86,9 @@ class _Body:
 
     def __init__(self, ir: MutatingBodyIR, dialect: Dialect) -> None:
         self.ir = ir
+        self.is_by_kind = is_by_kind(ir.constraints)
+        self.known: dict[RequestKind, bool] = {}
+        """Whether requests of a kind match, if nothing else decides it."""
         self.conditions = link_conditions(ir.conditions, dialect)
         self.variables = link_variables(ir.variables, dialect)
         self.mutations = [
@@ -89,6 +97,18 @@ class _Body:
         ]
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
         self.target_conditions = link_conditions(ir.target_conditions, dialect)
+
+    def fault_or_match(self, request: Request, kind: RequestKind) -> tuple[bool, str]:
+        """Return whether the copy matches, and the error of a bad selector."""
+        if not self.is_by_kind:
+            return fault_or_match(self.ir.constraints or _EVERYTHING, request)
+        known = self.known.get(kind)
+        if known is None:
+            if len(self.known) >= MATCHED_KINDS_MAX:
+                self.known.clear()
+            found = fault_or_match(self.ir.constraints or _EVERYTHING, request)
+            known = self.known[kind] = found[0]
+        return known, ""
 
 
 class LinkedMutatingPolicy:
@@ -142,9 +162,10 @@ class LinkedMutatingPolicy:
         request's values, whose ``request.object`` is never changed.
         """
         current = facts
+        if shared.kind is None:
+            shared.kind = kind_of(facts.request)
         for body in self._bodies:
-            constraints = body.ir.constraints or _EVERYTHING
-            is_match, fault = fault_or_match(constraints, current.request)
+            is_match, fault = body.fault_or_match(current.request, shared.kind)
             if fault:
                 message = f"failed to execute matching: {fault}"
                 # KYVERNO: the error has this rule type (docs/behaviour/cel 10.1).
@@ -243,7 +264,8 @@ class LinkedMutatingPolicy:
             return Mutated(body.ir.copy, rule_result)
         namespace = self.ir.policy.namespace
         scope = PolicyScope(facts, shared, body.variables, namespace)
-        scope.replace_object(facts.request.object or None)
+        if facts.request.object is not shared.object:
+            scope.replace_object(facts.request.object or None)
         try:
             return self._decided(body, scope, facts, shared, conditions)
         except (ExpressionFailed, BudgetExceeded) as error:
@@ -270,10 +292,11 @@ class LinkedMutatingPolicy:
         # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
-        scope.allow(
-            [image for one in matching for image in one.images],
-            [value for one in matching for value in one.allowed_values],
-        )
+        if self._exceptions:
+            scope.allow(
+                [image for one in matching for image in one.images],
+                [value for one in matching for value in one.allowed_values],
+            )
         if not met(conditions, scope):
             rule_result = RuleResult("", result.MUTATION, result.SKIP, "skip")
             return Mutated(body.ir.copy, rule_result)

@@ -50,7 +50,15 @@ class _Reached(NamedTuple):
     number: int
     """Number of finished policies."""
     resource: Resource
-    responses: tuple[PolicyResponse, ...] = ()
+    listed: list[PolicyResponse]
+    """The responses so far, and those that the run has added since."""
+    length: int = 0
+    """Number of responses so far."""
+
+    @property
+    def responses(self) -> list[PolicyResponse]:
+        """The responses so far."""
+        return self.listed[: self.length]
 
 
 @dataclass(slots=True)
@@ -127,7 +135,7 @@ class MutatingPlan:
     def run(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
         """Apply the policies in order. Raises: Preempted, DeadlinePassed."""
         context, facts, shared = self._opened(deadline_ns, pace)
-        reached = self._reached = _Reached(0, facts.request.object)
+        reached = self._reached = _Reached(0, facts.request.object, [])
         done = CelMutations()
         for linked in self._policies:
             reached = self._apply(linked, facts, shared, reached, done)
@@ -143,7 +151,9 @@ class MutatingPlan:
         """
         begun = self._reached
         context, facts, shared = self._opened(deadline_ns, pace)
-        reached = begun or _Reached(0, facts.request.object)
+        reached = begun or _Reached(0, facts.request.object, [])
+        # The run that may still be going on adds to its own list.
+        reached = reached._replace(listed=reached.responses)
         done = CelMutations()
         for number, linked in enumerate(self._policies[reached.number :]):
             # The policy that was being evaluated is not started again.
@@ -225,10 +235,10 @@ class MutatingPlan:
         assert facts.faults is not None
         done.left_out += [(policy, fault) for fault in facts.faults]
         facts.faults.clear()
-        responses = reached.responses
         if results:
-            responses = (*responses, PolicyResponse(policy, results))
-        return _Reached(reached.number + 1, resource, responses)
+            reached.listed.append(PolicyResponse(policy, results))
+        number, length = reached.number + 1, len(reached.listed)
+        return _Reached(number, resource, reached.listed, length)
 
     def _is_over(self, runtime: Runtime) -> bool:
         end_ns = runtime.review_deadline_ns
@@ -283,9 +293,9 @@ def _finished(
 ) -> CelMutations:
     """Add the policies' results and patch. Raises: BudgetExceeded, DeadlinePassed."""
     left = REVIEW_MESSAGES_CHARACTERS_MAX
-    for response in reached.responses:
-        left -= bound(response.results, left)
     done.responses = reached.responses
+    for response in done.responses:
+        left -= bound(response.results, left)
     done.patch = answer_patch(context, reached.resource, late=late)
     return done
 

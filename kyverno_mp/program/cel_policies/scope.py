@@ -12,10 +12,10 @@ from functools import cache, partial
 from typing import Final
 
 from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
 from kyverno_mp.expr.cel.patches import CONSTRUCTORS, mutating_library
-from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program.bodies.cel import COST_MAX
@@ -27,6 +27,7 @@ from kyverno_mp.program.validating_policy.scope import (
     UNSET,
     Facts,
     KindScope,
+    ReviewShared,
     met,
 )
 from kyverno_mp.values.jsonvalue import Json
@@ -70,11 +71,20 @@ class PolicyScope(KindScope):
         namespace: str,
     ) -> None:
         """``namespace``: the policy's namespace, "" for a cluster-wide policy."""
-        super().__init__(facts, shared, variables, COST_MAX, namespace)
-        generator = GeneratorContext(
-            facts.ports.generator, namespace, facts.runtime.deadline_ns
-        )
-        self._values: tuple[Value, ...] = (*self._values, generator)
+        # PERF: cluster-wide policies share all values, as in ``pure_scope``. Those of a
+        # namespace differ in the time that is left to them.
+        sharing = None
+        if isinstance(shared, ReviewShared) and not namespace:
+            sharing = shared
+        values = None if sharing is None else sharing.given
+        if values is None:
+            generator = GeneratorContext(
+                facts.ports.generator, namespace, facts.runtime.deadline_ns
+            )
+            values = (*self.given(facts, shared, namespace), generator)
+            if sharing is not None:
+                sharing.given = values
+        self.open(shared, facts.runtime, Budget(COST_MAX), variables, values)
 
     def replace_object(self, resource: Json) -> None:
         """Set ``object``. KYVERNO: variables already read keep their values."""

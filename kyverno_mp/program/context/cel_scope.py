@@ -22,7 +22,7 @@ from kyverno_mp.expr.cel.values import CelFailed, Record, RuleBudget, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.program.matching.subject import metadata_of, object_name
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, RequestKind
 from kyverno_mp.values.jsonvalue import Json
 
 _NAMES: Final = (
@@ -107,9 +107,11 @@ class Shared:
     PERF: policies often repeat the same variables.
     """
 
-    __slots__ = ("known", "object", "old_object", "values")
+    __slots__ = ("kind", "known", "object", "old_object", "values")
 
     def __init__(self, request: Request) -> None:
+        self.kind: RequestKind | None = None
+        """What of the request constraints without names and selectors depend on."""
         self.object = _with_kind(request, request.object)
         self.old_object = _with_kind(request, request.old_object)
         self.known: dict[str, tuple[Value, int]] = {}

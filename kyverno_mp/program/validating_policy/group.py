@@ -22,10 +22,9 @@ from kyverno_mp.limits import (
     READS_PLACES_MAX,
     RECALL_MESSAGES_CHARACTERS_MAX,
 )
-from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.plans.planner import SLOW
 from kyverno_mp.program.recall.verdicts import CachedVerdict, Recall
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, RequestKind
 from kyverno_mp.program.result import (
     FAIL,
     VALIDATION,
@@ -55,30 +54,6 @@ _PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
 """As in plans/batch_layout.py."""
 _WORTH_LEAST: Final = 2
 """PERF: a cache look-up takes as long as evaluating one policy."""
-
-
-class RequestKind(NamedTuple):
-    """The request's data that constraints without names and selectors depend on."""
-
-    group: str
-    version: str
-    resource: str
-    subresource: str
-    operation: str
-    is_namespaced: bool
-
-
-def kind_of(request: Request) -> RequestKind:
-    """Return the RequestKind of a request."""
-    group, version, resource = resource_of(request)
-    return RequestKind(
-        group,
-        version,
-        resource,
-        request.subresource,
-        request.operation,
-        bool(request.namespace),
-    )
 
 
 def request_of(kind: RequestKind, namespace: str) -> Request:

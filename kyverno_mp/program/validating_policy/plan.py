@@ -28,11 +28,12 @@ from kyverno_mp.limits import (
     REVIEW_MESSAGES_CHARACTERS_MAX,
 )
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import kind_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.rule_ref import Ahead
 from kyverno_mp.program.recall.verdicts import Key
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, RequestKind
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
     POLICIES_BETWEEN_CLOCK_CHECKS,
@@ -49,10 +50,8 @@ from kyverno_mp.program.validating_policy.group import (
     Member,
     Outcome,
     Outcomes,
-    RequestKind,
     Verdicts,
     fails,
-    kind_of,
     request_of,
     verdict,
 )
