@@ -1,7 +1,7 @@
 """Start a real control plane and kyverno-mp beside it, for measurements.
 
-Shared by perf/{apiserver,memory,soak}.py and, with perf/pool.py, by the pools' scripts.
-The control plane is the same as in the end-to-end tests (tests/e2e): etcd,
+Shared by perf/{apiserver,duel,memory,soak}.py and, with perf/pool.py, by the pools'
+scripts. The control plane is the same as in the end-to-end tests (tests/e2e): etcd,
 kube-apiserver and kube-controller-manager of this machine.
 """
 

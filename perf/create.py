@@ -1,6 +1,7 @@
 """Create Pods by dry run through an API server, with any number of clients.
 
-Shared by perf/{apiserver,memory,soak}.py; wrk with perf/wrk_create.lua does the work.
+Shared by perf/{apiserver,duel,memory,soak}.py; wrk with perf/wrk_create.lua does
+the work.
 """
 
 import json
@@ -38,11 +39,23 @@ class Run:
 class Load:
     """Creates Pods by dry run."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, seconds: int) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        seconds: int,
+        *,
+        named: bool = True,
+        dry_run: bool = True,
+    ) -> None:
+        """``named``: all Pods have one name; otherwise the API server makes names."""
         self._server = plane.server
         self._seconds = seconds
+        self._query = "?dryRun=All" if dry_run else ""
         self._body, self._bare = folder / "pod.json", folder / "bare-pod.json"
         pod = conforming_pod()
+        if not named:
+            pod["metadata"]["generateName"] = f"{pod['metadata'].pop('name')}-"
         self._body.write_text(json.dumps(pod))
         pod["metadata"]["labels"] = {**pod["metadata"]["labels"], "perf": "bare"}
         self._bare.write_text(json.dumps(pod))
@@ -50,17 +63,21 @@ class Load:
         self._token.touch(mode=0o600)
         self._token.write_text(plane.access.token)
 
+    def seconds_of(self, clients: int) -> int:
+        """Return how long a run lasts."""
+        return max(self._seconds, clients // _CLIENTS_A_SECOND)
+
     def run(self, what: str, clients: int) -> Run:
         """Load the API server with a number of clients. Raises: Unready."""
         namespace = _LEFT_OUT if what in ("left out", "bare") else _JUDGED
         body = self._bare if what == "bare" else self._body
-        seconds = max(self._seconds, clients // _CLIENTS_A_SECOND)
+        seconds = self.seconds_of(clients)
         done = subprocess.run(
             [
                 *("wrk", "-t1", f"-c{clients}", f"-d{seconds}s"),
                 *("--timeout", f"{_WAIT_S}s"),
                 *("-s", str(ROOT / "perf" / "wrk_create.lua")),
-                f"{self._server}/api/v1/namespaces/{namespace}/pods?dryRun=All",
+                f"{self._server}/api/v1/namespaces/{namespace}/pods{self._query}",
             ],
             env={
                 **os.environ,
