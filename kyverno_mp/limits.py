@@ -899,6 +899,10 @@ CERTIFICATE_KEYS_KEPT_MAX = 4
 """Parsed private keys that a replica keeps: those of the authority and of the server,
 each before and after a renewal."""
 
+AUDIT_ANNOTATION_CHARACTERS_MAX = 1024
+"""Length of an audit annotation of an answer: some twenty rules; the API server writes
+it to its log for each request, and may cut long ones."""
+
 MATCHED_KINDS_MAX = 64
 """Kinds and operations for which a linked policy remembers whether it matches."""
 

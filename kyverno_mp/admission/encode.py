@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import orjson
 
+from kyverno_mp.admission.annotations import NONE, Annotations
 from kyverno_mp.values.jsonvalue import Json
 
 _HEAD: Final = (
@@ -21,24 +22,24 @@ _HEAD: Final = (
 )
 
 
-def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
+def allowed(
+    uid: str, warnings: Sequence[str] = (), annotations: Annotations = NONE
+) -> bytes:
     """Allow the request, with warnings for the user if there are any."""
-    if not warnings:
+    if not warnings and not annotations:
         # PERF: most answers take this path; only the uid needs escaping.
         return b"".join((_HEAD, orjson.dumps(uid), b',"allowed":true}}'))
-    texts = orjson.dumps(list(warnings))
-    return b"".join(
-        (_HEAD, orjson.dumps(uid), b',"allowed":true,"warnings":', texts, b"}}")
-    )
+    rest = _rest(warnings, annotations)
+    return b"".join((_HEAD, orjson.dumps(uid), b',"allowed":true', rest))
 
 
 def patched(
-    uid: str, operations: Sequence[dict[str, Json]], warnings: Sequence[str] = ()
+    uid: str,
+    operations: Sequence[dict[str, Json]],
+    warnings: Sequence[str] = (),
+    annotations: Annotations = NONE,
 ) -> bytes:
     """Allow the request, modified by a JSON patch."""
-    texts = b""
-    if warnings:
-        texts = b',"warnings":' + orjson.dumps(list(warnings))
     patch = base64.b64encode(_encoded(operations))
     return b"".join(
         (
@@ -47,8 +48,7 @@ def patched(
             b',"allowed":true,"patch":"',
             patch,
             b'","patchType":"JSONPatch"',
-            texts,
-            b"}}",
+            _rest(warnings, annotations),
         )
     )
 
@@ -62,11 +62,20 @@ def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
         return msgspec.json.encode(operations)
 
 
-def denied(uid: str, message: str, warnings: Sequence[str] = ()) -> bytes:
+def _rest(warnings: Sequence[str], annotations: Annotations) -> bytes:
+    """Return the end of an answer."""
+    texts = b',"warnings":' + orjson.dumps(list(warnings)) if warnings else b""
+    told = b',"auditAnnotations":' + orjson.dumps(dict(annotations))
+    return texts + (told if annotations else b"") + b"}}"
+
+
+def denied(
+    uid: str,
+    message: str,
+    warnings: Sequence[str] = (),
+    annotations: Annotations = NONE,
+) -> bytes:
     """Deny the request, like Kyverno with a message but no code."""
-    texts = b""
-    if warnings:
-        texts = b',"warnings":' + orjson.dumps(list(warnings))
     return b"".join(
         (
             _HEAD,
@@ -74,7 +83,6 @@ def denied(uid: str, message: str, warnings: Sequence[str] = ()) -> bytes:
             b',"allowed":false,"status":{"metadata":{},"status":"Failure","message":',
             orjson.dumps(message),
             b"}",
-            texts,
-            b"}}",
+            _rest(warnings, annotations),
         )
     )

@@ -919,6 +919,14 @@ class Settings:
             " writer may not delete it; otherwise the writer gets a warning."
         ),
     )
+    audit_annotations: str = setting(
+        "decisions",
+        Facts(
+            "What answers tell the API server's audit log: rules that failed, used"
+            " exceptions and errors; all: also rules that passed.",
+            choices=("off", "decisions", "all"),
+        ),
+    )
     background_service_account: str = setting(
         "",
         Facts(

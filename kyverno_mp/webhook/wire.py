@@ -164,6 +164,7 @@ def wire(
             records=role.records,
             monotonic_ns=time.monotonic_ns,
             timeout_ns=int(settings.webhook_timeout_s * 1e9),
+            audit_annotations=settings.audit_annotations,
             filters=role.filters,
             protection=(
                 Protection(settings.namespace)

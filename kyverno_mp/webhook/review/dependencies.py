@@ -7,6 +7,7 @@ review. May touch: nothing.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from kyverno_mp.admission.annotations import OFF
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.request import Request
@@ -55,6 +56,8 @@ class Dependencies:
     """None if no reports pool runs."""
     recording: Recording | None = None
     """None if nothing is recorded."""
+    audit_annotations: str = OFF
+    """How much the API server's audit log says (admission/annotations.py)."""
     background_user: str = ""
     """The user of the background pool, whose own changes of generated objects are
     ignored."""

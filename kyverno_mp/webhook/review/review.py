@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from kyverno_mp.admission.annotations import Annotations, annotations_of
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
 from kyverno_mp.expr.scope import Pace
@@ -78,6 +79,7 @@ class Review:
     """One review in progress, and its answers: ``allow``, ``deny`` and ``fail``."""
 
     __slots__ = (
+        "_error_code",
         "_handler",
         "_has_failed",
         "_is_abandoned",
@@ -113,6 +115,7 @@ class Review:
         """Whether the event loop answers while a thread still runs, or will run, the
         evaluation."""
         self._has_failed = False
+        self._error_code = ""
         """Whether failure policies determined the answer, at least in part."""
         self.is_let_pass = False
         """Whether the review was answered and allowed."""
@@ -163,8 +166,8 @@ class Review:
             self._handler.passed(self)
             if self.dependencies.recording is not None:
                 self._keep(responses, patch, allowed=True)
-        uid = self.request.uid
-        return patched(uid, patch, texts) if patch else allowed(uid, texts)
+        uid, told = self.request.uid, self._annotations(responses)
+        return patched(uid, patch, texts, told) if patch else allowed(uid, texts, told)
 
     def deny(
         self,
@@ -176,7 +179,12 @@ class Review:
         self._record(responses, passed=False)
         if self.dependencies.recording is not None and self.is_considered:
             self._keep(responses, (), allowed=False)
-        return denied(self.request.uid, text, texts)
+        told = self._annotations(responses)
+        return denied(self.request.uid, text, texts, told)
+
+    def _annotations(self, responses: Sequence[PolicyResponse]) -> Annotations:
+        amount = self.dependencies.audit_annotations
+        return annotations_of(responses, amount, self._error_code)
 
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Answer when evaluation was impossible or did not finish.
@@ -185,7 +193,7 @@ class Review:
         an internal error, the failure policies of all candidates decide together.
         """
         code, text = self.note(error)
-        self._has_failed = True
+        self._has_failed, self._error_code = True, code
         message = f"kyverno could not evaluate this request ({code}): {text}"
         fails = not self._route.ignores_failures and (plan is None or plan.fails)
         if plan is not None:

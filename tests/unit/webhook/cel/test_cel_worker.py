@@ -74,6 +74,9 @@ class Service:
         self.served = make_start(self.given, self.places)(self.loop)
 
     def allows(self, path: str, **changes: Any) -> bool:
+        return bool(self.answer(path, **changes)["allowed"])
+
+    def answer(self, path: str, **changes: Any) -> dict[str, Any]:
         assert self.served is not None
         route = route_of(path.encode())
         assert route is not None
@@ -81,7 +84,8 @@ class Service:
         answer = service.answer(route, b"", review(**changes))
         if not isinstance(answer, bytes):
             answer = self.loop.run_until_complete(asyncio.wait_for(answer, HANG_S))
-        return bool(json.loads(answer)["response"]["allowed"])
+        decoded: dict[str, Any] = json.loads(answer)["response"]
+        return decoded
 
     def generations(self) -> dict[str, int]:
         (worker,) = ControlPage.open(self.snapshot).workers()

@@ -18,6 +18,7 @@ HARMLESS = {
     "roles",
     "namespaces",
     "live_namespaces",
+    "audit_annotations",
     "background_user",
     "unproved_triggers",
     "slow_lane",
