@@ -8,8 +8,8 @@ Source: Kubernetes audit.k8s.io/v1 Event.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +49,8 @@ class Asked:
     """The API group of the resource."""
     why: str = ""
     """The API server's reason for its decision about the permission."""
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What the API server and webhooks say about the call."""
 
     @property
     def done(self) -> bool:
@@ -92,6 +94,7 @@ class AuditLog:
 def _asked_of(event: dict[str, Any]) -> Asked:
     about = event.get("objectRef") or {}
     parts = (about.get("resource", ""), about.get("subresource", ""))
+    annotations = event.get("annotations") or {}
     return Asked(
         user=event["user"]["username"],
         verb=event["verb"],
@@ -102,5 +105,6 @@ def _asked_of(event: dict[str, Any]) -> Asked:
         agent=event.get("userAgent", ""),
         uid=about.get("uid", ""),
         group=about.get("apiGroup", ""),
-        why=(event.get("annotations") or {}).get("authorization.k8s.io/reason", ""),
+        why=annotations.get("authorization.k8s.io/reason", ""),
+        annotations=annotations,
     )

@@ -27,6 +27,7 @@ from kyverno_mp.kube.rest import Client
 from tests.conformance.place import without_variable
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.installation import policy
 from tests.ports import free_ports
@@ -178,6 +179,21 @@ def test_ready_policy_is_already_enforced(pod: Pod, objects: Objects) -> None:
     assert found["status"]["rulecount"]["validate"] == 1
     objects.delete(CLUSTER_POLICIES, ("", "ready"))
     wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
+def test_audit_log_names_the_policy_that_denied(
+    pod: Pod, objects: Objects, shared_plane: ControlPlane
+) -> None:
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("told", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("told-of")))
+    creations = [
+        one for one in shared_plane.audit.asked(writes=True) if one.name == "told-of"
+    ]
+    key = "validate.kyverno.svc-fail/policies"
+    told = [one.annotations[key] for one in creations if key in one.annotations]
+    assert told
+    assert all(text.startswith("told/") and text.endswith("=fail") for text in told)
 
 
 def test_invalid_policy_is_denied_at_admission(pod: Pod, objects: Objects) -> None:
