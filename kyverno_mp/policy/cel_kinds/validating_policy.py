@@ -136,9 +136,12 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
+AuthorizationPolicy = ValidatingPolicy
+"""A policy in evaluation mode HTTP or Envoy."""
 CEL_EXCEPTION: Final = f"{CEL_GROUP}/{CEL_POLICY_EXCEPTION.kind}"
 """Name of this kind where it must differ from PolicyException of kyverno.io."""
 _Any = AnyValidatingPolicy | CelPolicyException
+_AUTHORIZATION: Final = RecordType(AuthorizationPolicy)
 _KINDS: Final[Mapping[str, tuple[RecordType[_Any], tuple[str, ...]]]] = {
     VALIDATING_POLICY.cluster.kind: (
         RecordType(ValidatingPolicy),
@@ -166,6 +169,29 @@ def is_validating_policy(raw: Json) -> bool:
     if known is None or raw.get("apiVersion") not in known[1]:
         return False
     return not (raw["kind"] == VALIDATING_POLICY.name and authorization_mode(raw))
+
+
+def is_authorization_policy(raw: Json) -> bool:
+    """Return whether ``raw`` is a ValidatingPolicy that authorizes requests.
+
+    KYVERNO: a NamespacedValidatingPolicy never is one.
+    """
+    return (
+        type(raw) is dict
+        and raw.get("kind") == VALIDATING_POLICY.name
+        and raw.get("apiVersion") in VALIDATING_POLICY.cluster.api_versions
+        and bool(authorization_mode(raw))
+    )
+
+
+def decode_authorization_policy(
+    raw: dict[str, Json], *, file: str = ""
+) -> AuthorizationPolicy:
+    """Decode a document for which ``is_authorization_policy`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    return converted(raw, _AUTHORIZATION, file=file)
 
 
 def authorization_mode(raw: dict[str, Json]) -> str:
