@@ -75,7 +75,7 @@ class KeySets:
             return entry
 
     def _renew(self, entry: _Entry, url: str, deadline_ns: int) -> None:
-        """Read the keys again; old keys are not used any longer. Raises: DeadlinePassed."""
+        """Read the keys again; old keys end now. Raises: DeadlinePassed."""
         entry.keys, kept_s = None, JWKS_FAILURE_KEPT_S
         try:
             entry.keys = self._read(url, deadline_ns)

@@ -26,6 +26,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,
+    is_authorization_policy,
     is_validating_policy,
 )
 from kyverno_mp.values.jsonvalue import Json
@@ -33,7 +34,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 def is_of_cel(raw: Json) -> bool:
     """Return whether this version evaluates documents of this kind."""
-    return is_validating_policy(raw) or is_cel_policy(raw) or is_image_policy(raw)
+    is_validating = is_validating_policy(raw) or is_authorization_policy(raw)
+    return is_validating or is_cel_policy(raw) or is_image_policy(raw)
 
 
 def decode_of_cel(

@@ -14,6 +14,7 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
+    AuthorizationPolicy,
     CelPolicyException,
 )
 from kyverno_mp.policy.documents.cleanup_policy import (
@@ -45,6 +46,8 @@ class PolicySet(msgspec.Struct):
     admission: list[AdmissionPolicy] = []
     bindings: list[AdmissionBinding] = []
     validating: list[AnyValidatingPolicy] = []
+    authorization: list[AuthorizationPolicy] = []
+    """Policies in the evaluation modes HTTP and Envoy."""
     cel: "list[AnyCelPolicy]" = []
     """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
     images: "list[ImageValidatingPolicy]" = []
@@ -85,5 +88,10 @@ class PolicySet(msgspec.Struct):
         """Return the policies of kinds that bench does not evaluate."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in (*self.validating, *self.cel, *self.images)
+            for one in (
+                *self.validating,
+                *self.authorization,
+                *self.cel,
+                *self.images,
+            )
         ]

@@ -9,25 +9,23 @@ Source: docs/behaviour/cel 15.
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec.structs import replace
-
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
     compile_exceptions,
     key_of,
     names_policy,
+    policy_of,
     problems_of_exceptions,
 )
-from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import Where
 from kyverno_mp.expr.cel.functions.authz.library import mode_of
+from kyverno_mp.expr.cel.functions.authz.tokens import EFFECTS
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
-from kyverno_mp.expr.cel.types import BOOL, NULL, Type, object_type
+from kyverno_mp.expr.cel.types import BOOL, DYN, NULL, Type, object_type
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel import NamedExpressionIR
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AuthorizationPolicy,
     CelPolicyException,
@@ -72,13 +70,13 @@ def compile_authorization(
     if unusable:
         raise DocumentInvalid(problems_of_exceptions(unusable), where)
     return AuthorizationPolicyIR(
-        policy=_policy(document),
+        policy=policy_of(document),
         mode=document.mode,
         conditions=conditions,
         variables=variables,
         validations=validations,
         exceptions=attached,
-        effects=effects_of((conditions, variables, validations, attached)),
+        effects=effects_of((conditions, variables, validations, attached), EFFECTS),
     )
 
 
@@ -91,12 +89,19 @@ def expression_problems(document: AuthorizationPolicy) -> tuple[Problem, ...]:
     return ()
 
 
-def _policy(document: AuthorizationPolicy) -> PolicyIR:
-    described = describe(document.kind, document.metadata, document.metadata.namespace)
-    failure_policy = document.spec.failure_policy
-    return replace(
-        described, failure_policy=failure_policy, admission=False, background=False
-    )
+class _AnyVariable(dict[str, Type]):
+    """The fields of ``variables`` of an unknown policy, each of an unknown type."""
+
+    def get(self, _name: str, _default: object = None) -> Type:
+        """Return the type of a variable."""
+        return DYN
+
+
+def exception_builder(mode: str) -> Builder:
+    """Return a builder for the conditions of an exception to unknown policies."""
+    builder = _Builder(mode)
+    builder.environment.records = mode_of(mode).records(_AnyVariable())
+    return builder
 
 
 class _Builder(Builder):

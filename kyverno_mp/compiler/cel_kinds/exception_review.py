@@ -30,7 +30,10 @@ from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.patches import mutating_library
 from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.limits import EXCEPTION_CONDITIONS_MAX
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AUTHORIZATION_MODES,
+    CelPolicyException,
+)
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import Problem
@@ -70,7 +73,7 @@ def exception_faults(document: CelPolicyException) -> list[Problem]:
     kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
     found = list(_form_faults(document))
     for kind in sorted(kinds & _BUILDERS.keys()):
-        builder = _BUILDERS[kind]("")
+        builder = _builder_for(document, kind)
         try:
             with for_exception():
                 compile_exception(document, builder)
@@ -78,6 +81,17 @@ def exception_faults(document: CelPolicyException) -> list[Problem]:
             return found  # its cost is reported when it is reviewed
         found += map(located_fault, builder.problems)
     return list(dict.fromkeys(found))
+
+
+def _builder_for(document: CelPolicyException, kind: str) -> Builder:
+    """Return a builder for the conditions of an exception to policies of a kind."""
+    mode = document.spec.evaluation_mode
+    if kind == VALIDATING_POLICY.name and mode in AUTHORIZATION_MODES:
+        # PERF: other exceptions do not need the functions of these modes.
+        from kyverno_mp.compiler.cel_kinds.authorization import exception_builder
+
+        return exception_builder(mode)
+    return _BUILDERS[kind]("")
 
 
 def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
@@ -124,7 +138,7 @@ def cost_problem(document: PolicyException | CelPolicyException) -> str:
         }
         for kind in sorted(kinds & _BUILDERS.keys()):
             with for_exception():
-                compile_exception(document, _BUILDERS[kind](""))
+                compile_exception(document, _builder_for(document, kind))
     except PolicyInvalid as error:
         if error.code != EXCEPTION_TOO_COSTLY:
             raise

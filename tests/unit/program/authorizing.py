@@ -14,8 +14,8 @@ from kyverno_mp.expr.jose import KeySet, parse_key_set
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AuthorizationPolicy,
     CelPolicyException,
-    decode_authorization_policy,
     decode_validating_policy,
 )
 from kyverno_mp.program.authorization import Authorizer, Check, Decision
@@ -74,7 +74,9 @@ def compiled(
     raw: dict[str, Any], *exceptions: CelPolicyException
 ) -> AuthorizationPolicyIR:
     """Compile a policy."""
-    return compile_authorization(decode_authorization_policy(raw), exceptions)
+    decoded = decode_validating_policy(raw)
+    assert isinstance(decoded, AuthorizationPolicy)
+    return compile_authorization(decoded, exceptions)
 
 
 def request(mode: str, data: Any) -> Message:

@@ -116,6 +116,8 @@ def _is_valid(claims: dict[str, Json], now: int) -> bool:
     return all(now >= claims[name] for name in ("nbf", "iat") if name in claims)
 
 
+EFFECTS: Final = {"Fetch": EFFECT_CLUSTER}
+"""Function -> what its calls reach."""
 OVERLOADS: Final = (
     function(f"jwt.Decode(string, string) -> {_TYPE}", _decode, cost=_DECODE_COST),
     function(f"jwt.Decode(string, KeySet) -> {_TYPE}", _decode, cost=_DECODE_COST),
@@ -123,6 +125,6 @@ OVERLOADS: Final = (
         "Fetch(KeySets, string) -> KeySet",
         _fetch,
         cost=_FETCH_COST,
-        effects=EFFECT_CLUSTER,
+        effects=EFFECTS["Fetch"],
     ),
 )
