@@ -80,6 +80,9 @@ class KeySets:
         try:
             entry.keys = self._read(url, deadline_ns)
             kept_s = JWKS_KEPT_S
+        except DeadlinePassed:
+            # It says nothing about the issuer: another request may have more time.
+            raise
         except (ExpressionFailed, DependencyError) as error:
             entry.message = error.message
         entry.until_ns = self._now_ns() + kept_s * _NS

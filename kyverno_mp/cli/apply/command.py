@@ -231,9 +231,8 @@ def _scene(
 def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> None:
     """Warn about a run without policies or objects. KYVERNO: it still succeeds."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
-    lost = (policies.failed_paths, policies.unsupported)
     of_cel = (policies.validating, policies.cel, policies.images)
-    if not any((*loaded, *of_cel, policies.authorization, *lost)):
+    if not any((*loaded, *of_cel, policies.authorization, policies.failed_paths)):
         say(f"no policies in {', '.join(options.policies)}", err=True)
     is_given = options.http_payloads or options.envoy_payloads
     if not (len(scene.given) or is_given or scene.errors or scene.unread):
@@ -303,8 +302,6 @@ def _print_failed_deletions(responses: list[Response], options: Options) -> None
 def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
         say(f"policy path skipped: {path}: {reason}", err=True)
-    for name in policies.unsupported:
-        say(f"not evaluated by this version: {name}", err=True)
     for policy in policies.documents:
         for rule in policy.spec.rules:
             if lacking := missing_capability(rule, verifies=True):
@@ -339,7 +336,7 @@ def _banner(
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
     rules += compiled.invalid_rules  # KYVERNO: rejected later (behaviour/cli 3)
-    rules += len(policies.unsupported) + len(compiled.cleanups)
+    rules += len(compiled.cleanups)
     rules += len(policies.admission) + len(policies.validating) + len(policies.cel)
     rules += len(policies.images) + len(policies.authorization)
     count = exceptions.count
@@ -358,11 +355,6 @@ def _exit_code(
     if lost:
         # Upstream exits with 0; here an unreadable folder is an error.
         raise CommandFailed(f"could not be read: {', '.join(lost)}")
-    if policies.unsupported:
-        raise CommandFailed(
-            f"{len(policies.unsupported)} policies are of kinds that this version does"
-            " not evaluate"
-        )
     if counts.warned and options.warn_exit_code:
         text = f"exit as warnExitCode is {options.warn_exit_code}"
         click.echo(text, nl=False, err=options.is_quiet)

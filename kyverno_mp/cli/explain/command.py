@@ -385,7 +385,6 @@ def called(
     _add_corrections(found, policies)
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
-    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
     if target == "server":
         refused += _not_served(found, compiled, policies)
     if output == "json":

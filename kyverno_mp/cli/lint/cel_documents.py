@@ -23,8 +23,11 @@ from kyverno_mp.policy.cel_kinds.policies import (
 )
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AUTHORIZATION_MODES,
     AnyValidatingPolicy,
+    AuthorizationPolicy,
     CelPolicyException,
+    authorizes,
     decode_validating_policy,
     is_authorization_policy,
     is_validating_policy,
@@ -47,6 +50,21 @@ def decode_of_cel(
     if is_cel_policy(raw):
         return decode_cel_policy(raw)
     return decode_validating_policy(raw)
+
+
+def of_authorization(
+    document: AnyValidatingPolicy
+    | AnyCelPolicy
+    | ImageValidatingPolicy
+    | CelPolicyException,
+) -> AuthorizationPolicy | CelPolicyException | None:
+    """Return a policy that authorizes requests, or an exception to such policies."""
+    if isinstance(document, CelPolicyException):
+        is_exception = document.spec.evaluation_mode in AUTHORIZATION_MODES
+        return document if is_exception else None
+    if isinstance(document, AuthorizationPolicy) and authorizes(document):
+        return document
+    return None
 
 
 _VERIFIERS: Final = ("verifyImageSignatures", "verifyAttestationSignatures")

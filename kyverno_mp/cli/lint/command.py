@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kyverno_mp.cli.lint.across import Known, across
-from kyverno_mp.cli.lint.cel_documents import cel_concerns, decode_of_cel, is_of_cel
+from kyverno_mp.cli.lint.cel_documents import (
+    cel_concerns,
+    decode_of_cel,
+    is_of_cel,
+    of_authorization,
+)
 from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
@@ -198,7 +203,11 @@ class _Linter:
             from kyverno_mp.compiler.cel_kinds.exception_review import exception_faults
 
             yield from self._errors(exception_faults(policy))
-        else:
+        if authorizing := of_authorization(policy):
+            from kyverno_mp.compiler.cel_kinds.authorization import faults as found
+
+            yield from self._errors(found(authorizing))
+        elif not isinstance(policy, CelPolicyException):
             # Imported late: only runs with such policies need CEL.
             from kyverno_mp.compiler.cel_kinds.review import (
                 entry_problems,

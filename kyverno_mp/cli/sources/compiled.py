@@ -53,7 +53,6 @@ def require_valid(policies: PolicySet, compiled: Compiled) -> None:
         for path, reason in (*policies.failed_paths, *policies.silent)
         if (path, reason) not in policies.foreign
     ]
-    reasons += [f"{name}: not evaluated" for name in policies.unsupported]
     reasons += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     reasons += [
         f"policy {policy.metadata.name}, rule {rule.name}: not evaluated: {lacking}"

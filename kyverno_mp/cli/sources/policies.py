@@ -307,11 +307,11 @@ def _add_document(
             return
         from kyverno_mp.policy.cel_kinds.image_validating_policy import is_image_policy
 
-        if is_image_policy(raw):
-            _add_image_policy(policy_set, raw, file, is_item=is_item)
-            return
-        name = (raw.get("metadata") or {}).get("name", "")
-        policy_set.unsupported.append(f"{api} {kind} {name}")
+        if not is_image_policy(raw):
+            raise PolicyInvalid(
+                "policy.kind", f"policy type not supported {api} {kind}"
+            )
+        _add_image_policy(policy_set, raw, file, is_item=is_item)
         return
     document = decode(raw, file=file)
     if not is_item:

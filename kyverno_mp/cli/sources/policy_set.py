@@ -52,8 +52,6 @@ class PolicySet(msgspec.Struct):
     """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
     images: "list[ImageValidatingPolicy]" = []
     cel_exceptions: list[CelPolicyException] = []
-    unsupported: list[str] = []
-    """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = []
     """(path, reason) of paths and single documents that could not be loaded."""
     lost_paths: list[str] = []
@@ -86,7 +84,7 @@ class PolicySet(msgspec.Struct):
     @property
     def of_other_kinds(self) -> list[str]:
         """Return the policies of kinds that bench does not evaluate."""
-        return self.unsupported + [
+        return [
             f"{one.api_version} {one.kind} {one.metadata.name}"
             for one in (
                 *self.validating,

@@ -103,7 +103,7 @@ def _run_test(
         )
     for path, reason in policies.failed_paths:
         echo(f"  ERROR: {path}: {reason}")
-    if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
+    if lacking := list(_lacking_rules(test, policies)):
         text = ", ".join(lacking)
         raise NotEvaluated(f"not evaluated by this version: {text}")
     echo("  Loading resources ...")

@@ -6,17 +6,19 @@ program/authorization.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
+    compile_exception,
     compile_exceptions,
     key_of,
     names_policy,
     policy_of,
     problems_of_exceptions,
 )
+from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import Where
 from kyverno_mp.expr.cel.functions.authz.library import mode_of
@@ -80,13 +82,20 @@ def compile_authorization(
     )
 
 
-def expression_problems(document: AuthorizationPolicy) -> tuple[Problem, ...]:
-    """Return the problems of the expressions of a policy."""
-    try:
-        compile_authorization(document)
-    except DocumentInvalid as error:
-        return error.problems
-    return ()
+def faults(document: AuthorizationPolicy | CelPolicyException) -> Iterator[Problem]:
+    """Yield the problems of the expressions of a policy or an exception."""
+    found: Iterable[Problem] = ()
+    if isinstance(document, CelPolicyException):
+        builder = _Builder(document.spec.evaluation_mode)
+        builder.environment.records = builder.mode.records(_AnyVariable())
+        compile_exception(document, builder)
+        found = builder.problems
+    else:
+        try:
+            compile_authorization(document)
+        except DocumentInvalid as error:
+            found = error.problems
+    yield from map(located_fault, found)
 
 
 class _AnyVariable(dict[str, Type]):
@@ -97,27 +106,20 @@ class _AnyVariable(dict[str, Type]):
         return DYN
 
 
-def exception_builder(mode: str) -> Builder:
-    """Return a builder for the conditions of an exception to unknown policies."""
-    builder = _Builder(mode)
-    builder.environment.records = mode_of(mode).records(_AnyVariable())
-    return builder
-
-
 class _Builder(Builder):
     """Compiles the expressions of one policy in one of the modes."""
 
     def __init__(self, mode: str) -> None:
-        self._mode = mode_of(mode)
+        self.mode = mode_of(mode)
 
         def library(*, namespaced: bool) -> Library:
             del namespaced  # Only cluster policies authorize requests.
-            return self._mode.library()
+            return self.mode.library()
 
-        super().__init__("", self._mode.names(), library)
+        super().__init__("", self.mode.names(), library)
         # The dict is the builder's own, which learns the variables' types.
-        self.environment.records = self._mode.records(self._fields)
-        self.environment.constructors = self._mode.schema.records()
+        self.environment.records = self.mode.records(self._fields)
+        self.environment.constructors = self.mode.schema.records()
 
     def condition(self, condition: NamedExpression, path: str) -> NamedExpressionIR:
         """Compile a condition, which has to be a bool and not dyn."""
@@ -126,7 +128,7 @@ class _Builder(Builder):
 
     def answer(self, text: str, path: str) -> Expression:
         """Compile a validation, whose value has to be an answer or null, not dyn."""
-        answer = self._mode.response
+        answer = self.mode.response
         reason = f"rule response output is expected to be of type {answer}"
         return self._of_types(text, path, (object_type(answer), NULL), reason)
 

@@ -70,10 +70,9 @@ _BUILDERS: Final = {
 
 def exception_faults(document: CelPolicyException) -> list[Problem]:
     """Return the errors in the expressions, for each kind of policy that it names."""
-    kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
     found = list(_form_faults(document))
-    for kind in sorted(kinds & _BUILDERS.keys()):
-        builder = _builder_for(document, kind)
+    for kind in _kinds_of(document):
+        builder = _BUILDERS[kind]("")
         try:
             with for_exception():
                 compile_exception(document, builder)
@@ -83,15 +82,15 @@ def exception_faults(document: CelPolicyException) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
-def _builder_for(document: CelPolicyException, kind: str) -> Builder:
-    """Return a builder for the conditions of an exception to policies of a kind."""
-    mode = document.spec.evaluation_mode
-    if kind == VALIDATING_POLICY.name and mode in AUTHORIZATION_MODES:
-        # PERF: other exceptions do not need the functions of these modes.
-        from kyverno_mp.compiler.cel_kinds.authorization import exception_builder
+def _kinds_of(document: CelPolicyException) -> list[str]:
+    """Return the kinds of policies whose variables the conditions can use.
 
-        return exception_builder(mode)
-    return _BUILDERS[kind]("")
+    No server compiles an exception for policies that authorize requests; ``lint`` does.
+    """
+    kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
+    if document.spec.evaluation_mode in AUTHORIZATION_MODES:
+        kinds.discard(VALIDATING_POLICY.name)
+    return sorted(kinds & _BUILDERS.keys())
 
 
 def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
@@ -133,12 +132,9 @@ def cost_problem(document: PolicyException | CelPolicyException) -> str:
             with for_exception():
                 build_exception(document)
             return ""
-        kinds = {
-            ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs
-        }
-        for kind in sorted(kinds & _BUILDERS.keys()):
+        for kind in _kinds_of(document):
             with for_exception():
-                compile_exception(document, _builder_for(document, kind))
+                compile_exception(document, _BUILDERS[kind](""))
     except PolicyInvalid as error:
         if error.code != EXCEPTION_TOO_COSTLY:
             raise

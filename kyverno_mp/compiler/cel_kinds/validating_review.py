@@ -17,11 +17,7 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.nodes import Ident
 from kyverno_mp.expr.cel.syntax.parse import parse
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    JSON_MODE,
-    AnyValidatingPolicy,
-    authorizes,
-)
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, AnyValidatingPolicy
 from kyverno_mp.policy.problems import Problem
 
 _REQUIRED: Final = (
@@ -41,21 +37,12 @@ _PART: Final = re.compile(r"spec\.(?:validations\[\d+\]|\w+)")
 
 def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
     """Yield the problems of expressions that do not compile, each with its column."""
-    if authorizes(document):
-        # PERF: other policies do not need the functions of these modes.
-        from kyverno_mp.compiler.cel_kinds import authorization
-
-        found: Iterable[Problem] = authorization.expression_problems(document)
-    else:
-        found = expression_problems(document)
-    for problem in found:
+    for problem in expression_problems(document):
         yield located_fault(problem)
 
 
 def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
     """Yield the remaining reasons to reject the policy."""
-    if authorizes(document):
-        return
     yield from common_problems(
         document.spec.match_constraints, document.metadata.namespace, _texts(document)
     )
