@@ -28,6 +28,16 @@ from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 
 _SHOWN_MAX: Final = 64
+_NO_KEY: Final = (
+    "failed to initialize *jwk.symmetricKey from []uint8: non-empty []byte key required"
+)
+_PROVIDER: Final = "jws.Verify: key provider 0 failed: "
+_UNSIGNED: Final = (
+    "jws.Verify: could not verify message using any of the signatures or keys:"
+    " jws.Verify: failed to verify signature #1 with key *{}\n"
+    "jws.Verify: signature #1 could not be verified with any of the keys"
+)
+_NO_JWT: Final = "unknown payload type (payload is not JWT?)"
 _SIZES: Final = {"256": "sha256", "384": "sha384", "512": "sha512"}
 _CURVES: Final = {
     "P-256": ("ES256", "SECP256R1", 32),
@@ -56,6 +66,8 @@ class Key(NamedTuple):
     key_id: str
     algorithms: tuple[str, ...]
     verify: Callable[[str, bytes, bytes], bool]
+    failure: str = "jwk.Key: invalid signature"
+    """The type of the key and the error of a wrong signature, in errors."""
 
 
 class KeySet:
@@ -71,7 +83,7 @@ class KeySet:
 def symmetric(secret: bytes) -> KeySet:
     """Return a set of one symmetric key. Raises: ExpressionFailed."""
     if not secret:
-        raise _refused("jwk.Import: the key is empty")
+        raise _refused(_NO_KEY)
     return KeySet((_symmetric(secret, "", _OCTETS),))
 
 
@@ -102,18 +114,20 @@ def verified(token: str, keys: KeySet) -> dict[str, Json]:
     """
     parts = token.split(".")
     if len(parts) != 3 or not token.isascii():  # noqa: PLR2004 - header, claims, signature
-        raise _invalid("the token is not in the compact form of a JWS")
+        raise _invalid(_NO_JWT)
     header = _object(parts[0], "header")
     if "crit" in header or header.get("b64", True) is not True:
         raise _invalid("the header has extensions that are not supported")
     algorithm = header.get("alg")
     key = _chosen(keys, header.get("kid"))
     if type(algorithm) is not str or algorithm not in key.algorithms:
-        shown = algorithm if type(algorithm) is str else ""
-        raise _invalid(f"the key does not verify the algorithm {_shown(shown)}")
+        reason = (
+            "algorithm in the message does not match any of the inferred algorithms"
+        )
+        raise _invalid(f"{_PROVIDER}{reason}")
     data = f"{parts[0]}.{parts[1]}".encode()
     if not key.verify(algorithm, data, _decoded(parts[2], "signature")):
-        raise _invalid("could not verify message using any of the signatures or keys")
+        raise _invalid(_UNSIGNED.format(key.failure))
     return _object(parts[1], "claims")
 
 
@@ -122,13 +136,18 @@ def _chosen(keys: KeySet, key_id: Json) -> Key:
     if key_id is None:
         if len(keys.keys) == 1:
             return keys.keys[0]
-        many = "has many keys" if keys.keys else "is empty"
-        raise _invalid(f'no key ID ("kid") specified in token, and the key set {many}')
+        reason = "failed to get key at index 0 (empty JWKS?)"
+        if keys.keys:
+            reason = (
+                'failed to find matching key: no key ID ("kid") specified in token but'
+                " multiple keys available in key set"
+            )
+        raise _invalid(f"{_PROVIDER}{reason}")
     for key in keys.keys:
         if key.key_id and key.key_id == key_id:
             return key
     shown = _shown(key_id) if type(key_id) is str else "of another type"
-    raise _invalid(f"failed to find key with key ID {shown} in key set")
+    raise _invalid(f"{_PROVIDER}failed to find key with key ID {shown} in key set")
 
 
 def _key(raw: dict[str, Json]) -> Key | None:
@@ -156,7 +175,8 @@ def _symmetric(secret: bytes, key_id: str, algorithms: tuple[str, ...]) -> Key:
         digest = hmac.new(secret, data, _SIZES[algorithm[2:]]).digest()
         return hmac.compare_digest(digest, signature)
 
-    return Key(key_id, algorithms, verify)
+    failure = "jwk.symmetricKey: invalid HMAC signature"
+    return Key(key_id, algorithms, verify, failure)
 
 
 def _octets_key(raw: dict[str, Json], key_id: str) -> Key | None:
@@ -262,7 +282,7 @@ def _object(part: str, word: str) -> dict[str, Json]:
     except (JsonInvalid, UnicodeDecodeError) as error:
         raise _invalid(f"the {word} are not JSON: {_shown(str(error))}") from error
     if type(found) is not dict:
-        raise _invalid(f"the {word} are not an object")
+        raise _invalid(_NO_JWT)
     return found
 
 

@@ -71,14 +71,23 @@ def from_proto(kind: MessageType, data: Json) -> Message:
     return _message(kind, data, _PROTO, CEL_VALUE_DEPTH_MAX, "")
 
 
-def from_go(kind: MessageType, data: Json, *, is_exact: bool = False) -> Message:
-    """Return a message like Go's encoding/json. Raises: MessageInvalid.
+def from_go(kind: MessageType, data: Json) -> Message:
+    """Return a message like Go's encoding/json. Raises: MessageInvalid."""
+    return _message(kind, data, _GO, CEL_VALUE_DEPTH_MAX, "")
 
-    ``is_exact``: SAFETY: reject names that only Go takes for a field's name, because
-    another reader of the same text would read another value.
+
+def from_go_exactly(kind: MessageType, data: Json, path: str) -> Message:
+    """As ``from_go``, of a struct with JSON names; ``path``: of ``data``, in errors.
+
+    SAFETY: names that only Go takes for a field's name are rejected, because another
+    reader of the same text would read another value.
     """
-    dialect = _GO_EXACT if is_exact else _GO
-    return _message(kind, data, dialect, CEL_VALUE_DEPTH_MAX, "")
+    return _message(kind, data, _GO_EXACT, CEL_VALUE_DEPTH_MAX, path)
+
+
+def go_kind(data: Json) -> str:
+    """Return Go's word for the type of JSON data."""
+    return _KINDS[type(data)]
 
 
 def go_name(name: str) -> str:
@@ -86,11 +95,12 @@ def go_name(name: str) -> str:
     return name.lower() if name.isupper() else f"{name[0].lower()}{name[1:]}"
 
 
-def _go_path(path: str, kind: MessageType, name: str) -> str:
+def _go_path(path: str, kind: MessageType, name: str, *, capital: bool = True) -> str:
     """Return ``Type.Field.Field``: the last type, and the fields from the first one."""
     above = path.partition(".")[2]
     fields = f"{above}." if above else ""
-    return f"{kind.name.rpartition('.')[2]}.{fields}{name[0].upper()}{name[1:]}"
+    name = f"{name[0].upper()}{name[1:]}" if capital else name
+    return f"{kind.name.rpartition('.')[2]}.{fields}{name}"
 
 
 _PROTO: Final = _Dialect(
@@ -105,7 +115,10 @@ _GO: Final = _Dialect(
     is_strict=False,
     within=_go_path,
 )
-_GO_EXACT: Final = _GO._replace(is_exact=True)
+_GO_EXACT: Final = _GO._replace(
+    is_exact=True,
+    within=lambda path, kind, name: _go_path(path, kind, go_name(name), capital=False),
+)
 
 
 def _message(
@@ -250,7 +263,7 @@ def _unexpected(
     if dialect.is_strict:
         where = f" for field {path}" if path else ""
         return MessageInvalid(
-            f"proto: unexpected {_KINDS[type(data)]}{where}, expected {expected}"
+            f"proto: unexpected {go_kind(data)}{where}, expected {expected}"
         )
     if type(data) is str and expected == "bytes":
         at = _NO_BASE64.search(data)
@@ -259,7 +272,7 @@ def _unexpected(
     where = f"Go struct field {path}" if path else "Go value"
     shown = _GO_KINDS.get(expected, expected)
     return MessageInvalid(
-        f"json: cannot unmarshal {_KINDS[type(data)]} into {where} of type {shown}"
+        f"json: cannot unmarshal {go_kind(data)} into {where} of type {shown}"
     )
 
 

@@ -122,7 +122,12 @@ class MessageType:
                 raise CelFailed(f"no such field: {name}")
             if value is None and (field.container or field.is_message):
                 continue
-            checked = _checked(field, value)
+            try:
+                checked = _checked(field, value)
+            except CelFailed as error:
+                where = f"{self.name}.{name} value type"
+                message = f"field type conversion error for {where}: {error.message}"
+                raise CelFailed(message) from error
             if name in self.one_of:
                 kept = {key: kept[key] for key in kept if key not in self.one_of}
             if _is_set(field, checked):

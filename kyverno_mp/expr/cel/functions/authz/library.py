@@ -23,6 +23,8 @@ Constructor: TypeAlias = Callable[[dict[str, Any]], Any]
 _VARIABLES: Final = object_type("kyverno.variables")
 _MCP: Final = object_type("mcp.MCP")
 _OF_BOTH: Final = Schema({**mcp.TABLES, **tokens.TABLES})
+_ROUND_TO: Final = "math.round(double, int) -> double"
+"""Kyverno's own function, which these modes do not have."""
 _UNMARSHAL_COST: Final = 60
 
 
@@ -78,7 +80,7 @@ def _http_library() -> Library:
 def _common() -> Library:
     return base_library().extended(
         (
-            *mathematics.OVERLOADS,
+            *(one for one in mathematics.OVERLOADS if one.signature != _ROUND_TO),
             *encoders.OVERLOADS,
             *images.OVERLOADS,
             *(

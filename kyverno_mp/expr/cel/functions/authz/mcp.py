@@ -6,6 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.5; the Model Context Protocol's schema.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Final
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.cel.functions.kyverno.documents import no_text
 from kyverno_mp.expr.cel.library import Declaration, member
-from kyverno_mp.expr.cel.message_json import MessageInvalid, from_go
+from kyverno_mp.expr.cel.message_json import MessageInvalid, from_go_exactly
 from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.types import STRING, Type
 from kyverno_mp.expr.cel.values import (
@@ -98,8 +99,16 @@ _PARAMETERS: Final = {
 }
 """The method -> the field that gets its parameters."""
 _ENVELOPE: Final = Schema(
-    {"mcp.Envelope": {"Jsonrpc": "string", "ID": "dyn", "Method": "string"}}
-)["mcp.Envelope"]
+    {
+        "mcp.JSONRPCRequest": {
+            "Jsonrpc": "string",
+            "ID": "dyn",
+            "Method": "string",
+            "Params": "dyn",
+        }
+    }
+)["mcp.JSONRPCRequest"]
+_SHOWN_MAX: Final = 64
 _PLAIN: Final = Schema(TABLES)
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -166,14 +175,12 @@ def _envelope(data: Json) -> dict[str, Value]:
     SAFETY: names in another case are an error. Go takes them for the field, other
     servers ignore them, so a policy could see another method than the server.
     """
-    found = from_go(_ENVELOPE, data, is_exact=True)
-    if type(data) is dict and any(
-        key.lower() == "params" and key != "params" for key in data
-    ):
-        raise MessageInvalid('the name of a field in another case: "params"')
+    if data is None:
+        return {"Method": "", "ID": None}
+    found = from_go_exactly(_ENVELOPE, data, "")
     call_id = found.field("ID")
     if call_id.__class__ not in (str, int, float, type(None)):
-        raise MessageInvalid("json: invalid request id")
+        raise MessageInvalid(f"invalid request id: {json.dumps(call_id)[:_SHOWN_MAX]}")
     return {"Method": found.field("Method"), "ID": call_id}
 
 
@@ -186,7 +193,7 @@ def _parameters(
     assert type(data) is dict
     kind = schema[schema[REQUEST].fields[name].item]
     params = data.get("params")
-    return {name: from_go(kind, {} if params is None else params, is_exact=True)}
+    return {name: from_go_exactly(kind, {} if params is None else params, ".params")}
 
 
 def _arguments(request: Value) -> dict[str, Value]:

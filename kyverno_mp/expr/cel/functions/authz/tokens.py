@@ -7,11 +7,14 @@ May touch: services, through the port; the clock of the policy's Runtime.
 Source: docs/behaviour/cel 15.4; RFC 7519 4.1 (registered claims).
 """
 
+import re
 from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.functions.kyverno.moments import runtime_of
+from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.message_json import go_kind
 from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.outside import asked
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value
@@ -30,6 +33,7 @@ _DECODE_COST: Final = 10_000
 _FETCH_COST: Final = 5_000
 _TIMES: Final = ("exp", "nbf", "iat")
 _TEXTS: Final = ("iss", "sub", "jti")
+_DIGITS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 _PREFIX: Final = "jwt.Parse: failed to parse token"
 
 
@@ -92,21 +96,38 @@ def _check_claims(claims: dict[str, Json]) -> None:
     """
     for name in _TEXTS:
         if name in claims and type(claims[name]) is not str:
-            raise CelFailed(f"{_PREFIX}: the claim {name} is not a string")
+            kind = go_kind(claims[name])
+            reason = f"json: cannot unmarshal {kind} into Go value of type string"
+            raise _no_claim(name, f"error reading next value: {reason}")
     for name in _TIMES:
-        if name not in claims:
-            continue
-        seconds = claims[name]
-        if type(seconds) is not float:
-            raise CelFailed(f"{_PREFIX}: the claim {name} is not a number")
-        claims[name] = float(int(seconds))
+        if name in claims:
+            claims[name] = _seconds(name, claims[name])
     audience = claims.get("aud")
     if type(audience) is str:
         claims["aud"] = [audience]
     elif audience is not None and not (
         type(audience) is list and all(type(one) is str for one in audience)
     ):
-        raise CelFailed(f"{_PREFIX}: the claim aud is not a list of strings")
+        raise _no_claim("aud", "neither a string nor a list of strings")
+
+
+def _seconds(name: str, value: Json) -> float:
+    """Return the whole seconds of a NumericDate. Raises: CelFailed."""
+    if type(value) is float and value >= 0:
+        return float(int(value))
+    if type(value) is str and _DIGITS.fullmatch(value):
+        return float(int(value.partition(".")[0]))
+    if type(value) is str:
+        try:
+            return float(parse_timestamp(value).ns // 10**9)
+        except CelFailed:
+            pass
+    raise _no_claim(name, "invalid value for NumericDate")
+
+
+def _no_claim(name: str, reason: str) -> CelFailed:
+    claim = f"failed to parse token: failed to decode value for key {name}"
+    return CelFailed(f"{_PREFIX}: {claim}: {reason}")
 
 
 def _is_valid(claims: dict[str, Json], now: int) -> bool:
