@@ -191,6 +191,14 @@ def authorizes(document: AnyValidatingPolicy) -> TypeGuard[AuthorizationPolicy]:
     )
 
 
+def shown_kind(raw: dict[str, Json]) -> str:
+    """Return the kind of a document, with its evaluation mode if it has such a mode."""
+    kind = str(raw.get("kind", ""))
+    if not is_authorization_policy(raw):
+        return kind
+    return f"{kind} in evaluation mode {_authorization_mode(raw)}"
+
+
 def _authorization_mode(raw: dict[str, Json]) -> str:
     """Return the evaluation mode of an authorization policy, "" for other policies."""
     spec = raw.get("spec")
