@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.apply.stages.generation import CloneSources, Generations
     from kyverno_mp.cli.apply.stages.image import ImageStage
     from kyverno_mp.cli.apply.stages.image_policies import ImagePolicies
-    from kyverno_mp.expr.cel.messages import Message
+    from kyverno_mp.expr.cel.authz.messages import Message
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
     from kyverno_mp.program.images.rule import LinkedImageRule

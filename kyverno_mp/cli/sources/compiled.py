@@ -171,7 +171,7 @@ def compile_authorizations(
         return []
     # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.authorization import compile_authorization
-    from kyverno_mp.expr.cel.functions.authz.library import mode_of
+    from kyverno_mp.expr.cel.authz.library import mode_of
 
     policies = []
     for document in policy_set.authorization:

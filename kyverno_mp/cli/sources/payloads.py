@@ -18,7 +18,7 @@ from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_field
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
-    from kyverno_mp.expr.cel.messages import Message
+    from kyverno_mp.expr.cel.authz.messages import Message
 
 _YAML: Final = (".yaml", ".yml")
 
@@ -76,9 +76,9 @@ def load_check_request(mode: str, path: str) -> CheckRequest:
     Raises: CommandFailed.
     """
     # PERF: imports CEL, which only runs with such requests need.
-    from kyverno_mp.expr.cel.functions.authz.http import http_request
-    from kyverno_mp.expr.cel.functions.authz.library import mode_of
-    from kyverno_mp.expr.cel.message_json import from_proto
+    from kyverno_mp.expr.cel.authz.http import http_request
+    from kyverno_mp.expr.cel.authz.library import mode_of
+    from kyverno_mp.expr.cel.authz.message_json import from_proto
 
     described = mode_of(mode)
     word, kind = described.word, described.schema[described.request]

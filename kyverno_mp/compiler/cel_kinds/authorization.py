@@ -21,8 +21,8 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
 from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import Where
-from kyverno_mp.expr.cel.functions.authz.library import mode_of
-from kyverno_mp.expr.cel.functions.authz.tokens import EFFECTS
+from kyverno_mp.expr.cel.authz.library import mode_of
+from kyverno_mp.expr.cel.authz.tokens import EFFECTS
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import BOOL, DYN, NULL, Type, object_type

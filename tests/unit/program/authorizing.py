@@ -5,11 +5,11 @@ from typing import Any
 
 from kyverno_mp.compiler.cel_kinds.authorization import compile_authorization
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.cel.functions.authz.http import http_request
-from kyverno_mp.expr.cel.functions.authz.library import mode_of
-from kyverno_mp.expr.cel.functions.authz.tokens import KeySetPort
-from kyverno_mp.expr.cel.message_json import from_proto, message_data
-from kyverno_mp.expr.cel.messages import Message
+from kyverno_mp.expr.cel.authz.http import http_request
+from kyverno_mp.expr.cel.authz.library import mode_of
+from kyverno_mp.expr.cel.authz.message_json import from_proto, message_data
+from kyverno_mp.expr.cel.authz.messages import Message
+from kyverno_mp.expr.cel.authz.tokens import KeySetPort
 from kyverno_mp.expr.jose import KeySet, parse_key_set
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kyverno_mp.expr.cel.message_json import MessageInvalid
+from kyverno_mp.expr.cel.authz.message_json import MessageInvalid
 from kyverno_mp.policy.problems import DocumentInvalid
 from tests.unit.program.authorizing import (
     answered,

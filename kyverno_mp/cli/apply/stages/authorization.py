@@ -10,7 +10,7 @@ from functools import cache
 
 from kyverno_mp.cli.apply.stages.admission_policies import Verdict
 from kyverno_mp.egress.key_sets import KeySets
-from kyverno_mp.expr.cel.messages import Message
+from kyverno_mp.expr.cel.authz.messages import Message
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.program import result

@@ -1,7 +1,7 @@
 """Read messages from JSON: proto3's JSON form, and Go's encoding/json.
 
 Room: expr. Takes: a MessageType and decoded JSON. Gives: Message, or MessageInvalid;
-``message_data``, a message as JSON data. Next: functions/authz.
+``message_data``, a message as JSON data. Next: http.py.
 May touch: nothing outside its arguments.
 Source: the protobuf documentation (ProtoJSON format); Go's encoding/json (case of
 names, base64).
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Final, NamedTuple
 
+from kyverno_mp.expr.cel.authz.messages import Field, Message, MessageType
 from kyverno_mp.expr.cel.functions.times import parse_timestamp, timestamp_text
-from kyverno_mp.expr.cel.messages import Field, Message, MessageType
 from kyverno_mp.expr.cel.values import CelFailed, Timestamp, Uint, Value
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
 from kyverno_mp.values.go.goquote import quote

@@ -9,11 +9,11 @@ Source: docs/behaviour/cel 15.2; Go's net/textproto (canonical names of headers)
 import re
 from typing import Final
 
-from kyverno_mp.expr.cel.functions.authz import mcp
-from kyverno_mp.expr.cel.functions.authz.verdict import Verdict
+from kyverno_mp.expr.cel.authz import mcp
+from kyverno_mp.expr.cel.authz.message_json import from_go
+from kyverno_mp.expr.cel.authz.messages import Message, Schema
+from kyverno_mp.expr.cel.authz.verdict import Verdict
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.message_json import from_go
-from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 

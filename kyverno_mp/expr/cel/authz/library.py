@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from kyverno_mp.expr.cel.authz import envoy, http, mcp, tokens
+from kyverno_mp.expr.cel.authz.messages import Message, Schema
+from kyverno_mp.expr.cel.authz.verdict import Verdict
 from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.functions import encoders, mathematics
-from kyverno_mp.expr.cel.functions.authz import envoy, http, mcp, tokens
-from kyverno_mp.expr.cel.functions.authz.verdict import Verdict
 from kyverno_mp.expr.cel.functions.kyverno import images, resources, services
 from kyverno_mp.expr.cel.functions.kyverno.documents import unmarshal
 from kyverno_mp.expr.cel.library import Library, member
-from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.types import Type, object_type, opaque_type
 
 Constructor: TypeAlias = Callable[[dict[str, Any]], Any]

@@ -11,11 +11,11 @@ import re
 from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.authz.message_json import go_kind
+from kyverno_mp.expr.cel.authz.messages import Message, Schema
 from kyverno_mp.expr.cel.functions.kyverno.moments import runtime_of
 from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.message_json import go_kind
-from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.outside import asked
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value
 from kyverno_mp.expr.effects import EFFECT_CLUSTER

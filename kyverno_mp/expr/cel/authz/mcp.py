@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.cel.authz.message_json import MessageInvalid, from_go_exactly
+from kyverno_mp.expr.cel.authz.messages import Message, Schema
 from kyverno_mp.expr.cel.functions.kyverno.documents import no_text
 from kyverno_mp.expr.cel.library import Declaration, member
-from kyverno_mp.expr.cel.message_json import MessageInvalid, from_go_exactly
-from kyverno_mp.expr.cel.messages import Message, Schema
 from kyverno_mp.expr.cel.types import STRING, Type
 from kyverno_mp.expr.cel.values import (
     INT_MAX,

@@ -1,7 +1,7 @@
 """Define messages: values with typed fields, such as the requests of authorization.
 
 Room: expr. Takes: tables of fields. Gives: Message, MessageType, Schema. Next:
-message_json.py; the tables are in functions/authz.
+message_json.py; the tables are in envoy.py and http.py.
 May touch: nothing outside its arguments.
 Source: cel-go common/types/{object,provider}.go and ext/native.go; the protobuf
 language guide (proto3: field presence, oneof).
