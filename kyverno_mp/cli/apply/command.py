@@ -377,5 +377,6 @@ def called(policies: tuple[str, ...], **flags: object) -> int:
     from kyverno_mp.cli.watch import watch  # only for --watch
 
     paths = (*options.policies, *options.resources, *options.exceptions)
+    requests = (*options.payloads, *options.http_payloads, *options.envoy_payloads)
     named = (options.values_file, options.user_info)
-    return watch((*paths, *named), lambda: run(options))
+    return watch((*paths, *requests, *named), lambda: run(options))

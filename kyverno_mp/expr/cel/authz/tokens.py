@@ -56,7 +56,9 @@ class KeySets(NamedTuple):
         return "jwk.Sets"
 
 
-def _fetch(_meter: Meter, key_sets: KeySets, url: str) -> KeySet:
+def _fetch(_meter: Meter, key_sets: Value, url: str) -> KeySet:
+    if key_sets.__class__ is not KeySets:
+        raise CelFailed("no such overload")
     port = key_sets.port
     if port is None:
         raise CelFailed("jwk.Fetch: request failed: services cannot be called here")
