@@ -900,8 +900,10 @@ JWKS_KEYS_MAX = 128
 JWK_BYTES_MAX = 2048
 JWK_RSA_BITS_MIN = 1024
 JWK_RSA_BITS_MAX = 8192
-"""A number of a key, and the size of an RSA key. The largest takes 0.5 ms to verify a
-signature, and each doubling four times as long; smaller keys can be broken."""
+JWK_RSA_EXPONENT_BITS_MAX = 32
+"""A number of a key, and the size of an RSA key with its exponent. The largest takes
+0.5 ms to verify a signature, and longer exponents many times as long; smaller keys can
+be broken. Go allows exponents of 31 bits, and nearly all are 65537."""
 
 JWKS_KEPT_MAX = 64
 JWKS_KEPT_S = 300

@@ -21,6 +21,7 @@ from kyverno_mp.limits import (
     JWK_BYTES_MAX,
     JWK_RSA_BITS_MAX,
     JWK_RSA_BITS_MIN,
+    JWK_RSA_EXPONENT_BITS_MAX,
     JWKS_KEYS_MAX,
 )
 from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
@@ -158,9 +159,13 @@ def _key(raw: dict[str, Json]) -> Key | None:
     if type(key_id) is not str:
         key_id = ""
     make = _MAKERS.get(key_type) if type(key_type) is str else None
+    if make is None:
+        return None
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
-        key = None if make is None else make(raw, key_id)
-    except (ValueError, ExpressionFailed):
+        key = make(raw, key_id)
+    except (ValueError, ExpressionFailed, UnsupportedAlgorithm):
         return None
     stated = raw.get("alg")
     if key is None or stated is None:
@@ -188,6 +193,8 @@ def _rsa_key(raw: dict[str, Json], key_id: str) -> Key | None:
     modulus = int.from_bytes(_bytes_of(raw, "n"))
     exponent = int.from_bytes(_bytes_of(raw, "e"))
     if not JWK_RSA_BITS_MIN <= modulus.bit_length() <= JWK_RSA_BITS_MAX:
+        return None
+    if exponent.bit_length() > JWK_RSA_EXPONENT_BITS_MAX:
         return None
     # PERF: importing the library takes 50 ms, which would slow the start of the CLI.
     from cryptography.hazmat.primitives.asymmetric import padding

@@ -22,7 +22,14 @@ from hypothesis import strategies as st
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jose import parse_key_set, symmetric, verified
-from kyverno_mp.limits import JWKS_KEYS_MAX, TOKEN_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    JWK_BYTES_MAX,
+    JWK_RSA_BITS_MAX,
+    JWK_RSA_BITS_MIN,
+    JWK_RSA_EXPONENT_BITS_MAX,
+    JWKS_KEYS_MAX,
+    TOKEN_CHARACTERS_MAX,
+)
 from tests.unit.program.authorizing import NOW, Issuer, answered, is_true
 
 SECONDS = int(NOW.timestamp())
@@ -199,6 +206,29 @@ class TestKeySets:
         )
         keys = self._keys(*broken, self._secret("a"))
         assert verified(plain({}, b"a", kid="a"), keys) == {}
+
+    @pytest.mark.parametrize(
+        ("modulus", "exponent", "kept"),
+        [
+            (JWK_RSA_BITS_MIN, 17, 1),
+            (JWK_RSA_BITS_MIN - 1, 17, 0),
+            (JWK_RSA_BITS_MAX, 17, 1),
+            (JWK_RSA_BITS_MAX + 1, 17, 0),
+            (2048, JWK_RSA_EXPONENT_BITS_MAX, 1),
+            (2048, JWK_RSA_EXPONENT_BITS_MAX + 1, 0),
+            (2048, 1, 0),
+        ],
+    )
+    def test_sizes_of_rsa_keys(self, modulus: int, exponent: int, kept: int) -> None:
+        """Large ones would take long to verify a signature."""
+        n, e = (1 << (bits - 1) | 1 for bits in (modulus, exponent))
+        keys = self._keys({"kty": "RSA", "n": number(n), "e": number(e)})
+        assert len(keys.keys) == kept
+
+    def test_a_number_of_a_key_is_bounded(self) -> None:
+        for size, kept in ((JWK_BYTES_MAX, 1), (2 * JWK_BYTES_MAX, 0)):
+            keys = self._keys({"kty": "oct", "k": encoded(b"x" * size)})
+            assert len(keys.keys) == kept
 
     @pytest.mark.parametrize("data", [b"x", b"[]", b"{}", b'{"keys": {}}', b"\xff"])
     def test_other_documents(self, data: bytes) -> None:
