@@ -18,7 +18,7 @@ from rich.table import Table
 
 from kyverno_mp.cli.explain.cleanup import describe_cleanup
 from kyverno_mp.cli.lint.corrected.report import corrections
-from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.lint.served import left_out, refused_by_webhook, unserved
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
@@ -57,7 +57,7 @@ from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
-from kyverno_mp.leader.servable import UNSUPPORTED
+from kyverno_mp.leader.servable import UNSUPPORTED, UNSUPPORTED_KIND
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
@@ -431,6 +431,9 @@ def _not_served(
             rule["notServed"] = lacking.get(rule["name"], "")
         for text in dict.fromkeys(lacking.values()):
             yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
+    for authorizing in policy_set.authorization:
+        text = f"the server does not evaluate {unserved(authorizing)}"
+        yield f"policy {authorizing.metadata.name}: {text} [{UNSUPPORTED_KIND}]"
     refused = {name for name, _ in compiled.invalid}
     for document in (*policy_set.cleanups, *policy_set.documents):
         name = document.metadata.name

@@ -343,8 +343,14 @@ def test_explain(command: Command, files: Files) -> None:
         " envoy.Allowed().Response())",
     )
     path = files.write("p.yaml", f"{HTTP}\n---\n{fetching}")
-    web, mesh = json.loads(command("explain", path, "-o", "json").out)
+    done = command("explain", path, "-o", "json", "--target", "cli")
+    assert (done.code, done.err) == (0, "")
+    web, mesh = json.loads(done.out)
     assert web["rules"][0]["body"] == "2 validations, 1 matchCondition"
     assert web["rules"][0]["kinds"] == ["HTTP requests"]
     assert web["rules"][0]["effects"] == ["pure"]
     assert mesh["rules"][0]["effects"] == ["calls the cluster"]
+    done = command("explain", path)
+    assert done.code == 1
+    told = "policy mesh: the server does not evaluate policies of evaluation mode Envoy"
+    assert f"{told} [leader.unsupported_kind]" in done.err
