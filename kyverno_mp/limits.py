@@ -889,6 +889,32 @@ them every half second."""
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
 
+TOKEN_CHARACTERS_MAX = 64 * 1024
+"""A JSON Web Token that a policy decodes; proxies limit all headers of a request to 60
+KiB."""
+
+JWKS_BYTES_MAX = 256 * 1024
+JWKS_KEYS_MAX = 128
+"""A set of keys of a token issuer; public issuers have less than 16 keys, 30 KiB."""
+
+JWK_BYTES_MAX = 2048
+JWK_RSA_BITS_MIN = 1024
+JWK_RSA_BITS_MAX = 8192
+JWK_RSA_EXPONENT_BITS_MAX = 32
+"""A number of a key, and the size of an RSA key with its exponent. The largest takes
+0.5 ms to verify a signature, and longer exponents many times as long; smaller keys can
+be broken. Go allows exponents of 31 bits, and nearly all are 65537."""
+
+JWKS_KEPT_MAX = 64
+JWKS_KEPT_S = 300
+JWKS_FAILURE_KEPT_S = 10
+"""Sets of keys that a process keeps, and how long: an issuer that changes its keys
+publishes the new ones for longer before it signs with them. A failed call is kept
+briefly, so that an issuer that is down gets few calls."""
+
+JWKS_TIMEOUT_S = 5
+"""The time for fetching a set of keys: a proxy waits for the answer of a check."""
+
 SERVICE_ADDRESSES_MAX = 16
 """Addresses of one service name that are tried one after the other."""
 

@@ -21,6 +21,7 @@ from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
     is_validating_policy,
+    shown_kind,
 )
 from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.policy.reading.load import RawDocument, load
@@ -74,7 +75,8 @@ class StoredDocument:
         if version.startswith(_IN_CEL) and self.key[0] in DELETING_POLICY.names:
             return f"{self.key[0]}: clean-up runs only in a cluster"
         if version.startswith(_IN_CEL):
-            return f"the server does not evaluate {version} {self.key[0]}"
+            kind = shown_kind(raw) if isinstance(raw, dict) else self.key[0]
+            return f"the server does not evaluate {version} {kind}"
         if version.startswith(_ADMISSION_GROUP):
             return f"{self.key[0]}: the API server evaluates it, not this service"
         return f"{self.key[0] or 'document'} is not a policy"

@@ -56,6 +56,7 @@ from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
+    shown_kind,
 )
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
@@ -182,7 +183,7 @@ class PolicyReview:
         if is_cel_policy(raw) and raw["kind"] not in kinds.MUTATING_POLICY.names:
             return self._answer_background_cel(request)
         if not is_served(raw):
-            text = f"{request.kind} is not evaluated by this version"
+            text = f"{shown_kind(raw)} is not evaluated by this version"
             return allowed(request.uid, [text])
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):

@@ -16,8 +16,6 @@ from tests.conformance.place import PRESENT, ROOT
 
 # tag prefix -> required capability; the first match names the missing one.
 MISSING = (
-    ("evaluation:Envoy", "CEL kinds"),
-    ("evaluation:HTTP", "CEL kinds"),
     ("rule:verifyImages", "verifyImages"),
     ("rule:validate.manifests", "validate.manifests"),
 )

@@ -52,8 +52,9 @@ def _rows(case: Case) -> tuple[int, list[dict[str, str]]]:
 
 
 def _comparable(row: dict[str, str]) -> tuple[str, ...]:
+    # A request's row has its path, and the recording ran in the suite's folder.
     return tuple(
-        row.get(key.lower(), row.get(key, ""))
+        row.get(key.lower(), row.get(key, "")).removeprefix(f"{ROOT / 'cli'}/")
         for key in ("POLICY", "RULE", "RESOURCE", "RESULT", "REASON", "Message")
     )
 

@@ -39,6 +39,7 @@ from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
     compile_all,
+    compile_authorizations,
     compile_cel,
     compile_images,
     compile_others,
@@ -67,7 +68,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 )
 
 if TYPE_CHECKING:
-    from kyverno_mp.cli.sources.payloads import ContextFile
+    from kyverno_mp.cli.sources.payloads import CheckRequest, ContextFile
 
 _LAST = {
     name: place
@@ -95,20 +96,21 @@ def _run(options: Options) -> int:
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
     _print_failed_paths(policies)
-    _read_for_proxies(options)
+    requests = _requests(options)
     context = _context(options)
     with _scene(options, policies, context) as scene:
         _say_nothing_given(options, policies, scene)
-        return _run_in(scene, options, policies, values, user)
+        return _run_in(scene, options, policies, (values, user), requests)
 
 
 def _run_in(
     scene: Scene,
     options: Options,
     policies: PolicySet,
-    values: Values,
-    user: UserInfo | None,
+    given: tuple[Values, UserInfo | None],
+    requests: "Sequence[CheckRequest]",
 ) -> int:
+    values, user = given
     exceptions = _exceptions(options, policies, scene.given)
     warn_of_conditions(exceptions)
     compiled = compile_all(
@@ -117,6 +119,9 @@ def _run_in(
     cel = compile_cel(policies, exceptions.of_cel, compiled)
     others = compile_others(policies, exceptions.of_cel, compiled)
     images = compile_images(policies, exceptions.of_cel, compiled)
+    authorization = compile_authorizations(
+        policies, exceptions.of_cel, compiled, {one.mode for one in requests}
+    )
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, scene.given, exceptions)
     evaluator = Evaluator(
@@ -141,6 +146,7 @@ def _run_in(
             uses_docker=options.registry,
             layout=options.image_layout,
             definitions=scene.definitions,
+            authorization=authorization,
         ),
         with_messages=needs_messages(options),
     )
@@ -158,6 +164,10 @@ def _run_in(
             # PERF: in a large cluster, most responses only name rules that passed.
             if needs_response(response, options):
                 located.append((response, location))
+    for one in requests:
+        for response in evaluator.authorize(one.mode, one.request):
+            counts.add(response, audit_warn=options.audit_warn)
+            located.append((response, Location(one.path, 0, -1, 1)))
     # Results of DeletingPolicies come last (docs/behaviour/cli 3).
     located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
@@ -221,11 +231,11 @@ def _scene(
 def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> None:
     """Warn about a run without policies or objects. KYVERNO: it still succeeds."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
-    lost = (policies.failed_paths, policies.unsupported)
     of_cel = (policies.validating, policies.cel, policies.images)
-    if not any((*loaded, *of_cel, *lost)):
+    if not any((*loaded, *of_cel, policies.authorization, policies.failed_paths)):
         say(f"no policies in {', '.join(options.policies)}", err=True)
-    if not len(scene.given) and not (scene.errors or scene.unread):
+    is_given = options.http_payloads or options.envoy_payloads
+    if not (len(scene.given) or is_given or scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
         say(f"no objects in {places}", err=True)
 
@@ -238,14 +248,14 @@ def _context(options: Options) -> "ContextFile | None":
     return load_context(Path(options.context_file), is_argument=True)
 
 
-def _read_for_proxies(options: Options) -> None:
-    """Check the input of HTTP and Envoy policies, which are not evaluated here."""
-    paths = (*options.http_payloads, *options.envoy_payloads)
-    if paths:
-        from kyverno_mp.cli.sources.payloads import load_check_request  # rarely needed
+def _requests(options: Options) -> "list[CheckRequest]":
+    paths = [("HTTP", path) for path in options.http_payloads]
+    paths += [("Envoy", path) for path in options.envoy_payloads]
+    if not paths:
+        return []
+    from kyverno_mp.cli.sources.payloads import load_check_request  # rarely needed
 
-        for path in paths:
-            load_check_request(Path(path))
+    return [load_check_request(mode, path) for mode, path in paths]
 
 
 def _values(options: Options) -> Values:
@@ -292,8 +302,6 @@ def _print_failed_deletions(responses: list[Response], options: Options) -> None
 def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
         say(f"policy path skipped: {path}: {reason}", err=True)
-    for name in policies.unsupported:
-        say(f"not evaluated by this version: {name}", err=True)
     for policy in policies.documents:
         for rule in policy.spec.rules:
             if lacking := missing_capability(rule, verifies=True):
@@ -328,9 +336,9 @@ def _banner(
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
     rules += compiled.invalid_rules  # KYVERNO: rejected later (behaviour/cli 3)
-    rules += len(policies.unsupported) + len(compiled.cleanups)
+    rules += len(compiled.cleanups)
     rules += len(policies.admission) + len(policies.validating) + len(policies.cel)
-    rules += len(policies.images)
+    rules += len(policies.images) + len(policies.authorization)
     count = exceptions.count
     tail = f" with {count} exception(s)" if count else ""
     click.echo(
@@ -347,11 +355,6 @@ def _exit_code(
     if lost:
         # Upstream exits with 0; here an unreadable folder is an error.
         raise CommandFailed(f"could not be read: {', '.join(lost)}")
-    if policies.unsupported:
-        raise CommandFailed(
-            f"{len(policies.unsupported)} policies are of kinds that this version does"
-            " not evaluate"
-        )
     if counts.warned and options.warn_exit_code:
         text = f"exit as warnExitCode is {options.warn_exit_code}"
         click.echo(text, nl=False, err=options.is_quiet)
@@ -374,5 +377,6 @@ def called(policies: tuple[str, ...], **flags: object) -> int:
     from kyverno_mp.cli.watch import watch  # only for --watch
 
     paths = (*options.policies, *options.resources, *options.exceptions)
+    requests = (*options.payloads, *options.http_payloads, *options.envoy_payloads)
     named = (options.values_file, options.user_info)
-    return watch((*paths, *named), lambda: run(options))
+    return watch((*paths, *requests, *named), lambda: run(options))

@@ -40,10 +40,12 @@ from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
+    from kyverno_mp.cli.apply.stages.authorization import AuthorizationStage
     from kyverno_mp.cli.apply.stages.cel import CelStages
     from kyverno_mp.cli.apply.stages.generation import CloneSources, Generations
     from kyverno_mp.cli.apply.stages.image import ImageStage
     from kyverno_mp.cli.apply.stages.image_policies import ImagePolicies
+    from kyverno_mp.expr.cel.authz.messages import Message
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
     from kyverno_mp.program.images.rule import LinkedImageRule
@@ -175,6 +177,13 @@ class Evaluator:
         self._stages: CelStages | None = None
         if cel is not None and cel.others:
             self._stages = _stages(cel, values, user, cluster_data.cel)
+        self._authorization: AuthorizationStage | None = None
+        if cel is not None and cel.authorization:
+            from kyverno_mp.cli.apply.stages import authorization
+
+            self._authorization = authorization.AuthorizationStage(
+                cel.authorization, cluster_data.cel
+            )
         self._image_policies: ImagePolicies | None = None
         if cel is not None and cel.images:
             from kyverno_mp.cli.apply.stages import image_policies
@@ -245,6 +254,14 @@ class Evaluator:
             responses.extend(self._delete(given))
         responses.extend(self._clean_up(given))
         return responses
+
+    def authorize(self, mode: str, request: "Message") -> list[Response]:
+        """Return a response of each policy in an evaluation mode, HTTP or Envoy."""
+        if self._authorization is None:
+            return []
+        runtime = self._engine.open(Request()).runtime
+        verdicts = self._authorization.decide(mode, request, runtime)
+        return [_response(verdict, {}) for verdict in verdicts]
 
     def _validate_payload(self, payload: Payload) -> Iterator[Response]:
         """Yield the responses of policies in JSON mode."""

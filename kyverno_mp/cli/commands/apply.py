@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.cli.output.formats import OF_APPLY
 from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN, yaml_int
 
-_IDLE: Final = "Checked but not used: this version has no policies that read it."
+_JSON_EACH: Final = "one in JSON per file; instead of -r."
 _CONCURRENT_MAX: Final = 32
 _BATCH_MAX: Final = 20_000
 _FLAG: Final[dict[str, Any]] = {"is_flag": True}
@@ -183,12 +183,12 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["--http-payload", "http_payloads"],
         **_MANY,
-        help=f"Files with HTTP requests. {_IDLE}",
+        help=f"Files with requests for policies in HTTP evaluation mode, {_JSON_EACH}",
     ),
     click.Option(
         ["--envoy-payload", "envoy_payloads"],
         **_MANY,
-        help=f"Files with Envoy requests. {_IDLE}",
+        help=f"Files with requests for policies in Envoy evaluation mode, {_JSON_EACH}",
     ),
     click.Option(
         ["--context-file"],

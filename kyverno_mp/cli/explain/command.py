@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from kyverno_mp.cli.explain.cleanup import describe_cleanup
 from kyverno_mp.cli.lint.corrected.report import corrections
-from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.lint.served import left_out, refused_by_webhook, unserved
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
@@ -25,6 +26,7 @@ from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
     compile_all,
+    compile_authorizations,
     compile_cel,
     compile_images,
     compile_others,
@@ -55,9 +57,12 @@ from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
-from kyverno_mp.leader.servable import UNSUPPORTED
+from kyverno_mp.leader.servable import UNSUPPORTED, UNSUPPORTED_KIND
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 
 _EFFECT_WORDS = (
     (EFFECT_SHARED, "reads shared data"),
@@ -211,6 +216,41 @@ def _copy(
     }
 
 
+def describe_authorization(ir: "AuthorizationPolicyIR") -> dict[str, Json]:
+    """Return a policy in evaluation mode HTTP or Envoy in the same format."""
+    parts = [
+        (len(ir.validations), "validation"),
+        (len(ir.conditions), "matchCondition"),
+        (len(ir.variables), "variable"),
+    ]
+    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": False,
+        "admission": False,
+        "rules": [
+            {
+                "name": ir.policy.name,
+                "body": ", ".join(
+                    counted(count, noun) for count, noun in parts if count
+                ),
+                "autogen": False,
+                "kinds": [f"{ir.mode} requests"],
+                "operations": [],
+                "namespaces": [],
+                "action": "the first answer",
+                "overrides": False,
+                "context": [],
+                "effects": effects,
+                "exceptions": [exception.key for exception in ir.exceptions],
+                "notEvaluated": "",
+            }
+        ],
+    }
+
+
 def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
     """Return any other policy in CEL in the same format."""
     return {
@@ -332,6 +372,8 @@ def called(
     policies += [describe_admission(one) for one in compile_admission(found)]
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
+    authorizing = compile_authorizations(found, of_cel, compiled, ())
+    policies += [describe_authorization(one) for one in authorizing]
     images = compile_images(found, of_cel, compiled)
     policies += [describe_validating(image) for image in images]
     others = compile_others(found, of_cel, compiled)
@@ -343,7 +385,6 @@ def called(
     _add_corrections(found, policies)
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
-    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
     if target == "server":
         refused += _not_served(found, compiled, policies)
     if output == "json":
@@ -358,7 +399,12 @@ def called(
 def _add_corrections(policy_set: PolicySet, policies: list[dict[str, Json]]) -> None:
     """Add to each policy what Kyverno 1.18 answers wrongly in it."""
     documents = (*policy_set.documents, *policy_set.cleanups)
-    of_cel = (*policy_set.validating, *policy_set.images, *policy_set.cel)
+    of_cel = (
+        *policy_set.validating,
+        *policy_set.authorization,
+        *policy_set.images,
+        *policy_set.cel,
+    )
     by_name: dict[tuple[str, str], list[dict[str, Json]]] = {}
     for document in (*documents, *of_cel):
         namespace, name = document.metadata.namespace, document.metadata.name
@@ -385,6 +431,9 @@ def _not_served(
             rule["notServed"] = lacking.get(rule["name"], "")
         for text in dict.fromkeys(lacking.values()):
             yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
+    for authorizing in policy_set.authorization:
+        text = f"the server does not evaluate {unserved(authorizing)}"
+        yield f"policy {authorizing.metadata.name}: {text} [{UNSUPPORTED_KIND}]"
     refused = {name for name, _ in compiled.invalid}
     for document in (*policy_set.cleanups, *policy_set.documents):
         name = document.metadata.name

@@ -1,13 +1,13 @@
 """Decode policies in CEL of all kinds, and find misleading parts of them.
 
 Room: cli. Takes: raw documents of policies.kyverno.io. Gives: ``is_of_cel``,
-``decode_of_cel``, ``cel_concerns``. Next: command. May touch: nothing outside its
-arguments.
+``decode_of_cel``, ``expressions_of``, ``cel_concerns``. Next: command.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1; docs/behaviour/v1.19 5 (required); docs/images.md.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.compiler.autogen.cel import copy_warnings
@@ -23,22 +23,32 @@ from kyverno_mp.policy.cel_kinds.policies import (
 )
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AUTHORIZATION_MODES,
     AnyValidatingPolicy,
+    AuthorizationPolicy,
     CelPolicyException,
+    authorizes,
     decode_validating_policy,
+    is_authorization_policy,
     is_validating_policy,
 )
+from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
+
+_AnyDocument: TypeAlias = (
+    AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy | CelPolicyException
+)
 
 
 def is_of_cel(raw: Json) -> bool:
     """Return whether this version evaluates documents of this kind."""
-    return is_validating_policy(raw) or is_cel_policy(raw) or is_image_policy(raw)
+    is_validating = is_validating_policy(raw) or is_authorization_policy(raw)
+    return is_validating or is_cel_policy(raw) or is_image_policy(raw)
 
 
 def decode_of_cel(
     raw: dict[str, Json],
-) -> AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy | CelPolicyException:
+) -> _AnyDocument:
     """Decode a document for which ``is_of_cel`` is true. Raises: DocumentInvalid."""
     if is_image_policy(raw):
         return decode_image_policy(raw)
@@ -47,14 +57,33 @@ def decode_of_cel(
     return decode_validating_policy(raw)
 
 
+def expressions_of(document: _AnyDocument, *, for_server: bool) -> Iterator[Problem]:
+    """Yield the errors of expressions, and for a server its reasons to reject it."""
+    # Imported late: only runs with such documents need CEL.
+    if isinstance(document, CelPolicyException):
+        from kyverno_mp.compiler.cel_kinds.exception_review import exception_faults
+
+        yield from exception_faults(document)
+        if document.spec.evaluation_mode not in AUTHORIZATION_MODES:
+            return
+    elif not (isinstance(document, AuthorizationPolicy) and authorizes(document)):
+        from kyverno_mp.compiler.cel_kinds.review import entry_problems, faults, review
+
+        yield from faults(document)
+        if for_server:
+            yield from review(document)
+            yield from entry_problems(document)
+        return
+    from kyverno_mp.compiler.cel_kinds.authorization import faults as faults_of_mode
+
+    yield from faults_of_mode(document)
+
+
 _VERIFIERS: Final = ("verifyImageSignatures", "verifyAttestationSignatures")
 
 
 def cel_concerns(
-    document: AnyValidatingPolicy
-    | AnyCelPolicy
-    | ImageValidatingPolicy
-    | CelPolicyException,
+    document: _AnyDocument,
     *,
     for_server: bool,
 ) -> Iterator[Concern]:

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kyverno_mp.cli.lint.across import Known, across
-from kyverno_mp.cli.lint.cel_documents import cel_concerns, decode_of_cel, is_of_cel
+from kyverno_mp.cli.lint.cel_documents import (
+    cel_concerns,
+    decode_of_cel,
+    expressions_of,
+    is_of_cel,
+)
 from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
@@ -55,7 +60,6 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.exception import (
     condition_faults as exception_condition_faults,
@@ -194,22 +198,7 @@ class _Linter:
             yield from self._errors(error.problems)
             return
         yield from self._errors(storage_problems(raw))
-        if isinstance(policy, CelPolicyException):
-            from kyverno_mp.compiler.cel_kinds.exception_review import exception_faults
-
-            yield from self._errors(exception_faults(policy))
-        else:
-            # Imported late: only runs with such policies need CEL.
-            from kyverno_mp.compiler.cel_kinds.review import (
-                entry_problems,
-                faults,
-                review,
-            )
-
-            yield from self._errors(faults(policy))
-            if self.for_server:
-                yield from self._errors(review(policy))
-                yield from self._errors(entry_problems(policy))
+        yield from self._errors(expressions_of(policy, for_server=self.for_server))
         yield from self._of_concerns(corrections(policy))
         yield from self._of_concerns(cel_concerns(policy, for_server=self.for_server))
         if self.for_server and (kinds := unserved(policy)):

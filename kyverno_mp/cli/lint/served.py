@@ -23,6 +23,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
     CelPolicyException,
+    authorizes,
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, PolicyReview, ReviewOptions
@@ -114,4 +115,6 @@ def unserved(
         return ""
     if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
+    if not isinstance(policy, ImageValidatingPolicy) and authorizes(policy):
+        return f"policies of evaluation mode {policy.mode}"
     return ""

@@ -192,8 +192,8 @@ def _compiled(paths: Sequence[str]) -> _Set:
 
 
 def _others(policy_set: PolicySet) -> list[str]:
-    return policy_set.unsupported + [
+    return [
         f"{one.api_version} {one.kind} {one.metadata.name}"
-        for one in (*policy_set.cel, *policy_set.images)
+        for one in (*policy_set.cel, *policy_set.images, *policy_set.authorization)
         if not isinstance(one, MutatingPolicy)
     ]

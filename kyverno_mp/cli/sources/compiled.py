@@ -5,7 +5,7 @@ Next: cli/apply/evaluate. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +30,7 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 
 if TYPE_CHECKING:
+    from kyverno_mp.ir.authorization import AuthorizationPolicyIR
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 
@@ -52,7 +53,6 @@ def require_valid(policies: PolicySet, compiled: Compiled) -> None:
         for path, reason in (*policies.failed_paths, *policies.silent)
         if (path, reason) not in policies.foreign
     ]
-    reasons += [f"{name}: not evaluated" for name in policies.unsupported]
     reasons += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     reasons += [
         f"policy {policy.metadata.name}, rule {rule.name}: not evaluated: {lacking}"
@@ -153,6 +153,40 @@ def compile_cel(
             policies.append(compile_validating_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
+    return policies
+
+
+def compile_authorizations(
+    policy_set: PolicySet,
+    exceptions: Sequence[CelPolicyException],
+    compiled: Compiled,
+    modes: Collection[str],
+) -> "list[AuthorizationPolicyIR]":
+    """Compile the policies in the evaluation modes HTTP and Envoy.
+
+    ``modes``: the modes of the given requests. Raises: CommandFailed for a policy of
+    these modes that does not compile: as upstream, the run ends. Others are invalid.
+    """
+    if not policy_set.authorization:
+        return []
+    # PERF: imports CEL.
+    from kyverno_mp.compiler.cel_kinds.authorization import compile_authorization
+    from kyverno_mp.expr.cel.authz.library import mode_of
+
+    policies = []
+    for document in policy_set.authorization:
+        name, mode = document.metadata.name, document.mode
+        try:
+            policies.append(compile_authorization(document, exceptions))
+        except PolicyInvalid as error:
+            if mode not in modes:
+                compiled.invalid.append((name, error))
+                continue
+            text = error.message
+            if isinstance(error, DocumentInvalid):
+                text = error.problems[0].upstream or text
+            message = f"failed to compile {mode_of(mode).word} policy {name}: {text}"
+            raise CommandFailed(message) from error
     return policies
 
 

@@ -9,13 +9,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.shapes import CONTEXT_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_fields
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.expr.cel.authz.messages import Message
 
 _YAML: Final = (".yaml", ".yml")
 
@@ -26,6 +29,14 @@ class ContextFile:
 
     resources: Sequence[dict[str, Json]]
     images: dict[str, dict[str, Json]]
+
+
+class CheckRequest(NamedTuple):
+    """A request for the policies of an evaluation mode, and its file."""
+
+    mode: str
+    path: str
+    request: "Message"
 
 
 def load_context(path: Path, *, is_argument: bool = False) -> ContextFile:
@@ -59,12 +70,30 @@ def load_payload(path: Path) -> dict[str, Json]:
     return found[0]
 
 
-def load_check_request(path: Path) -> dict[str, Json]:
-    """Read the request of an authorization policy; raises CommandFailed."""
-    found = _json(path)
-    if not isinstance(found, dict):
-        raise CommandFailed(f"{path}: expected a map")
-    return found
+def load_check_request(mode: str, path: str) -> CheckRequest:
+    """Read a request for policies in evaluation mode HTTP or Envoy.
+
+    Raises: CommandFailed.
+    """
+    # PERF: imports CEL, which only runs with such requests need.
+    from kyverno_mp.expr.cel.authz.http import http_request
+    from kyverno_mp.expr.cel.authz.library import mode_of
+    from kyverno_mp.expr.cel.authz.message_json import from_proto
+
+    described = mode_of(mode)
+    word, kind = described.word, described.schema[described.request]
+    where = f"failed to parse {word} payload from {path}"
+    try:
+        data = json.loads(read_file(Path(path)))
+        found = http_request(data) if mode == "HTTP" else from_proto(kind, data)
+    except OSError as error:
+        reason = f"failed to read {word} payload file {path}"
+        text = read_error(error, Path(path))
+        raise CommandFailed(f"{where}: {reason}: {text}") from error
+    except (ValueError, RecursionError) as error:
+        # MessageInvalid is a ValueError, too.
+        raise CommandFailed(f"{where}: {error}") from error
+    return CheckRequest(mode, path, found)
 
 
 def _json(path: Path, number: Callable[[str], float] | None = None) -> Json:

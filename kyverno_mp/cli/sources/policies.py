@@ -30,9 +30,10 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     is_admission_policy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AuthorizationPolicy,
     CelPolicyException,
-    authorization_mode,
     decode_validating_policy,
+    is_authorization_policy,
     is_validating_policy,
 )
 from kyverno_mp.policy.documents.cleanup_policy import (
@@ -288,7 +289,7 @@ def _add_document(
         return
     if api.startswith(_POLICY_GROUPS):
         _refuse_invalid_cel(raw, file)
-        if is_validating_policy(raw):
+        if is_validating_policy(raw) or is_authorization_policy(raw):
             _add_validating(policy_set, raw, file, is_item=is_item)
             return
         # PERF: only runs with such a policy need these modules.
@@ -306,13 +307,11 @@ def _add_document(
             return
         from kyverno_mp.policy.cel_kinds.image_validating_policy import is_image_policy
 
-        if is_image_policy(raw):
-            _add_image_policy(policy_set, raw, file, is_item=is_item)
-            return
-        name = (raw.get("metadata") or {}).get("name", "")
-        mode = authorization_mode(raw)
-        shown = f"{name} (evaluation mode {mode})" if mode else name
-        policy_set.unsupported.append(f"{api} {kind} {shown}")
+        if not is_image_policy(raw):
+            raise PolicyInvalid(
+                "policy.kind", f"policy type not supported {api} {kind}"
+            )
+        _add_image_policy(policy_set, raw, file, is_item=is_item)
         return
     document = decode(raw, file=file)
     if not is_item:
@@ -385,5 +384,8 @@ def _add_validating(
             raise PolicyInvalid("policy.kind", message)
         policy_set.cel_exceptions.append(document)
     else:
-        policy_set.validating.append(document)
+        if isinstance(document, AuthorizationPolicy) and is_authorization_policy(raw):
+            policy_set.authorization.append(document)
+        else:
+            policy_set.validating.append(document)
         policy_set.raw[document.metadata.name] = raw

@@ -14,6 +14,7 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
+    AuthorizationPolicy,
     CelPolicyException,
 )
 from kyverno_mp.policy.documents.cleanup_policy import (
@@ -45,12 +46,12 @@ class PolicySet(msgspec.Struct):
     admission: list[AdmissionPolicy] = []
     bindings: list[AdmissionBinding] = []
     validating: list[AnyValidatingPolicy] = []
+    authorization: list[AuthorizationPolicy] = []
+    """Policies in the evaluation modes HTTP and Envoy."""
     cel: "list[AnyCelPolicy]" = []
     """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
     images: "list[ImageValidatingPolicy]" = []
     cel_exceptions: list[CelPolicyException] = []
-    unsupported: list[str] = []
-    """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = []
     """(path, reason) of paths and single documents that could not be loaded."""
     lost_paths: list[str] = []
@@ -83,7 +84,12 @@ class PolicySet(msgspec.Struct):
     @property
     def of_other_kinds(self) -> list[str]:
         """Return the policies of kinds that bench does not evaluate."""
-        return self.unsupported + [
+        return [
             f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in (*self.validating, *self.cel, *self.images)
+            for one in (
+                *self.validating,
+                *self.authorization,
+                *self.cel,
+                *self.images,
+            )
         ]

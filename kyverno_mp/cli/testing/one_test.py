@@ -21,6 +21,7 @@ from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
     compile_all,
+    compile_authorizations,
     compile_cel,
     compile_images,
     compile_others,
@@ -32,6 +33,7 @@ from kyverno_mp.cli.sources.exceptions import (
     warn_of_conditions,
 )
 from kyverno_mp.cli.sources.payloads import (
+    CheckRequest,
     ContextFile,
     load_check_request,
     load_context,
@@ -101,13 +103,14 @@ def _run_test(
         )
     for path, reason in policies.failed_paths:
         echo(f"  ERROR: {path}: {reason}")
-    if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
+    if lacking := list(_lacking_rules(test, policies)):
         text = ", ".join(lacking)
         raise NotEvaluated(f"not evaluated by this version: {text}")
     echo("  Loading resources ...")
     unread: list[str] = []
     resources = _objects(test, "resources", echo, unread)
     payloads = _payloads(test, echo)
+    requests = _requests(test, echo)
     if test.raw.get("clusterResources"):
         echo("Loading Kubernetes resources ...")
     targets = _objects(test, "targetResources", echo, unread)
@@ -135,6 +138,8 @@ def _run_test(
         )
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
     cel, others, images = _compiled_cel(policies, exceptions, compiled)
+    modes = {one.mode for one in requests}
+    authorization = compile_authorizations(policies, exceptions.of_cel, compiled, modes)
     if strict:
         require_valid(policies, compiled)
     count = len(policies.documents) + len(policies.admission) + len(cel) + len(others)
@@ -164,12 +169,11 @@ def _run_test(
             layout=layout,
             definitions=definitions,
             payload_word="resource",
+            authorization=authorization,
         ),
     )
     responses = _responses(test, evaluator, resources)
-    for name, payload in payloads.items():
-        found = responses[""].setdefault(("", "", "", name), [])
-        found.extend(evaluator.apply(payload))
+    _add_payloads(responses[""], evaluator, payloads, requests)
     flat = [
         one
         for of_operation in responses.values()
@@ -205,6 +209,21 @@ def _responses(
             of_operation.setdefault(key, []).extend(evaluator.apply(resource))
     evaluator.operation = ""
     return responses
+
+
+def _add_payloads(
+    responses: dict[Key, list[Response]],
+    evaluator: Evaluator,
+    payloads: dict[str, Payload],
+    requests: Sequence[CheckRequest],
+) -> None:
+    """Add the responses to payloads and requests, whose keys are names of files."""
+    for name, payload in payloads.items():
+        listed = responses.setdefault(("", "", "", name), [])
+        listed.extend(evaluator.apply(payload))
+    for one in requests:
+        listed = responses.setdefault(("", "", "", one.path), [])
+        listed.extend(evaluator.authorize(one.mode, one.request))
 
 
 def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
@@ -258,21 +277,28 @@ def _context(test: TestFile) -> ContextFile | None:
 
 
 def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
-    """Return the JSON payloads by name; check HTTP and Envoy payloads.
-
-    This version does not evaluate policies that read HTTP and Envoy payloads.
-    """
+    """Return the JSON payloads by name."""
     listed = [test.raw.get("jsonPayload", ""), *test.raw.get("jsonPayloads", ())]
     names = [name for name in dict.fromkeys(listed) if name]
     if names:
         echo(f"  Loading JSON payload{'s' if len(names) > 1 else ''} ...")
-    payloads = {name: Payload(load_payload(test.folder / name)) for name in names}
-    for field, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
-        if test.raw.get(field):
-            echo(f"  Loading {words} payloads ...")
-            for path in test.paths(field):
-                load_check_request(Path(path))
-    return payloads
+    return {name: Payload(load_payload(test.folder / name)) for name in names}
+
+
+def _requests(test: TestFile, echo: Echo) -> list[CheckRequest]:
+    """Return the requests for policies in the evaluation modes HTTP and Envoy."""
+    found: list[CheckRequest] = []
+    for field, word in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
+        if not test.raw.get(field):
+            continue
+        echo(f"  Loading {word} payloads ...")
+        for path in test.paths(field):
+            try:
+                found.append(load_check_request(word, path))
+            except CommandFailed as error:
+                message = f"failed to load {word} payloads from path {path}"
+                raise CommandFailed(f"{message} ({error.message})") from error
+    return found
 
 
 def _admission(

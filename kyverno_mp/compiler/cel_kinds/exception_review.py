@@ -30,7 +30,10 @@ from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.patches import mutating_library
 from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.limits import EXCEPTION_CONDITIONS_MAX
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AUTHORIZATION_MODES,
+    CelPolicyException,
+)
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import Problem
@@ -67,9 +70,8 @@ _BUILDERS: Final = {
 
 def exception_faults(document: CelPolicyException) -> list[Problem]:
     """Return the errors in the expressions, for each kind of policy that it names."""
-    kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
     found = list(_form_faults(document))
-    for kind in sorted(kinds & _BUILDERS.keys()):
+    for kind in _kinds_of(document):
         builder = _BUILDERS[kind]("")
         try:
             with for_exception():
@@ -78,6 +80,17 @@ def exception_faults(document: CelPolicyException) -> list[Problem]:
             return found  # its cost is reported when it is reviewed
         found += map(located_fault, builder.problems)
     return list(dict.fromkeys(found))
+
+
+def _kinds_of(document: CelPolicyException) -> list[str]:
+    """Return the kinds of policies whose variables the conditions can use.
+
+    No server compiles an exception for policies that authorize requests; ``lint`` does.
+    """
+    kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
+    if document.spec.evaluation_mode in AUTHORIZATION_MODES:
+        kinds.discard(VALIDATING_POLICY.name)
+    return sorted(kinds & _BUILDERS.keys())
 
 
 def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
@@ -119,10 +132,7 @@ def cost_problem(document: PolicyException | CelPolicyException) -> str:
             with for_exception():
                 build_exception(document)
             return ""
-        kinds = {
-            ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs
-        }
-        for kind in sorted(kinds & _BUILDERS.keys()):
+        for kind in _kinds_of(document):
             with for_exception():
                 compile_exception(document, _BUILDERS[kind](""))
     except PolicyInvalid as error:

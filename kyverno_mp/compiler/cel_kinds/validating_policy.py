@@ -133,7 +133,7 @@ def compile_with_exceptions(
         lambda: Builder(document.metadata.namespace, names).declared(builder),
     )
     compiled = ValidatingPolicyIR(
-        policy=_policy(document),
+        policy=policy_of(document),
         bodies=tuple(bodies),
         exceptions=attached,
         actions=document.spec.validation_actions or ("Deny",),
@@ -237,7 +237,8 @@ def problems_of_exceptions(unusable: Iterable[tuple[str, Problem]]) -> list[Prob
     ]
 
 
-def _policy(document: AnyValidatingPolicy) -> PolicyIR:
+def policy_of(document: AnyValidatingPolicy) -> PolicyIR:
+    """Return the record of a policy's metadata and switches."""
     evaluation = document.spec.evaluation
     return msgspec.structs.replace(
         describe(document.kind, document.metadata, document.metadata.namespace),

@@ -12,6 +12,7 @@ cannot be detected here: Runtime.before_waiting moves it off the event loop.
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -68,16 +69,19 @@ def _by_cel_function() -> Mapping[str, int]:
     return found
 
 
-def effects_of(record: Any) -> int:
+def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> int:
     """Return the effects of a record and all nested records, in linear time.
 
-    Shape: ``effects_of(rule)`` -> ``EFFECT_SHARED | EFFECT_CLUSTER``.
+    Shape: ``effects_of(rule)`` -> ``EFFECT_SHARED | EFFECT_CLUSTER``. ``more``: the
+    effects of functions in CEL that only one kind of policies has.
     """
     effects = EFFECT_PURE
     waiting = [record]
     while waiting:
         value = waiting.pop()
         effects |= _own_effects(value)
+        if more and type(value) is Call:
+            effects |= more.get(value.function, EFFECT_PURE)
         waiting.extend(_parts(value))
     return effects
 

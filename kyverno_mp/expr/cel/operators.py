@@ -22,6 +22,7 @@ from kyverno_mp.expr.cel.values import (
     Duration,
     Meter,
     Optional,
+    Record,
     Timestamp,
     Uint,
     Value,
@@ -64,6 +65,8 @@ def equal(meter: Meter, value: Value, right: Value, depth: int = 0) -> bool:
         if not (value.present and right.present):
             return bool(value.present == right.present)
         return equal(meter, value.value, right.value, depth + 1)
+    if isinstance(value, Record):
+        return value.equals(meter, right, depth)
     return bool(value == right)
 
 

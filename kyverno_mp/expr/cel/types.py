@@ -60,6 +60,8 @@ _OPAQUE: Final = {
     "ImageContext": "imagedata.Context",
     "VerifierContext": "imageverify.Context",
     "Json": "json.Json",
+    "KeySet": "jwk.Set",
+    "KeySets": "jwk.Sets",
     "ResourceContext": "resource.Context",
     "Yaml": "yaml.Yaml",
 }
@@ -147,6 +149,8 @@ def _read(text: str, at: int) -> tuple[Type, int]:
         return object_type("user.ServiceAccount"), end
     if len(name) == 1:
         return Type(name, (), "param"), end
+    if "." in name:
+        return object_type(name), end
     kind = "opaque" if name == "optional_type" else "simple"
     return Type(name, tuple(params), kind), end
 

@@ -137,6 +137,10 @@ class Record:
         """Return whether a field is set."""
         return False
 
+    def equals(self, _meter: "Meter", other: Value, _depth: int) -> bool:
+        """Return whether the value equals another one; most records have no content."""
+        return self is other
+
 
 class RuleBudget(Protocol):
     """The remaining budget of the rule, shared by its Meters: expr/scope.Runtime."""

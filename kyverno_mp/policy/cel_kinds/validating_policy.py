@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
 from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
@@ -23,7 +23,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 from kyverno_mp.values.records import RecordType
 
 JSON_MODE: Final = "JSON"
-_AUTHORIZATION_MODES: Final = ("HTTP", "Envoy")
+AUTHORIZATION_MODES: Final = ("HTTP", "Envoy")
 
 
 class Enabled(Fields, frozen=True):
@@ -136,6 +136,8 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
+AuthorizationPolicy = ValidatingPolicy
+"""A policy in evaluation mode HTTP or Envoy."""
 CEL_EXCEPTION: Final = f"{CEL_GROUP}/{CEL_POLICY_EXCEPTION.kind}"
 """Name of this kind where it must differ from PolicyException of kyverno.io."""
 _Any = AnyValidatingPolicy | CelPolicyException
@@ -165,21 +167,50 @@ def is_validating_policy(raw: Json) -> bool:
     known = _KINDS.get(raw["kind"])
     if known is None or raw.get("apiVersion") not in known[1]:
         return False
-    return not (raw["kind"] == VALIDATING_POLICY.name and authorization_mode(raw))
+    return not (raw["kind"] == VALIDATING_POLICY.name and _authorization_mode(raw))
 
 
-def authorization_mode(raw: dict[str, Json]) -> str:
+def is_authorization_policy(raw: Json) -> bool:
+    """Return whether ``raw`` is a ValidatingPolicy that authorizes requests.
+
+    KYVERNO: a NamespacedValidatingPolicy never is one.
+    """
+    return (
+        type(raw) is dict
+        and raw.get("kind") == VALIDATING_POLICY.name
+        and raw.get("apiVersion") in VALIDATING_POLICY.cluster.api_versions
+        and bool(_authorization_mode(raw))
+    )
+
+
+def authorizes(document: AnyValidatingPolicy) -> TypeGuard[AuthorizationPolicy]:
+    """Return whether a policy authorizes HTTP or Envoy requests."""
+    return (
+        isinstance(document, AuthorizationPolicy)
+        and document.mode in AUTHORIZATION_MODES
+    )
+
+
+def shown_kind(raw: dict[str, Json]) -> str:
+    """Return the kind of a document, with its evaluation mode if it has such a mode."""
+    kind = str(raw.get("kind", ""))
+    if not is_authorization_policy(raw):
+        return kind
+    return f"{kind} in evaluation mode {_authorization_mode(raw)}"
+
+
+def _authorization_mode(raw: dict[str, Json]) -> str:
     """Return the evaluation mode of an authorization policy, "" for other policies."""
     spec = raw.get("spec")
     evaluation = spec.get("evaluation") if type(spec) is dict else None
     mode = evaluation.get("mode") if type(evaluation) is dict else None
-    return mode if mode in _AUTHORIZATION_MODES else ""
+    return mode if mode in AUTHORIZATION_MODES else ""
 
 
 def decode_validating_policy(
     raw: dict[str, Json], *, file: str = ""
 ) -> AnyValidatingPolicy | CelPolicyException:
-    """Decode a document for which ``is_validating_policy`` is true.
+    """Decode a document for which one of the functions above is true.
 
     Raises: DocumentInvalid with all structural problems.
     """

@@ -274,6 +274,27 @@ def test_non_policy_document_is_reported() -> None:
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 
+@pytest.mark.parametrize("mode", ["HTTP", "Envoy"])
+def test_policies_that_authorize_requests_are_no_policies_of_reviews(mode: str) -> None:
+    """A change of the mode takes the policy out of force, and is reported."""
+    text = (
+        "apiVersion: policies.kyverno.io/v1\nkind: ValidatingPolicy\n"
+        "metadata: {name: a}\nspec:\n  matchConstraints: {resourceRules: [{apiGroups:"
+        " [''], apiVersions: [v1], operations: [CREATE], resources: [pods]}]}\n"
+        "  validations: [{expression: 'false'}]\n"
+    )
+    shelf = Shelf()
+    (status,) = shelf.write(x=text).policies
+    assert status.ready
+    changed = shelf.write(x=f"{text}  evaluation: {{mode: {mode}}}\n")
+    assert changed.policies == ()
+    (problem,) = changed.problems
+    assert problem == (
+        "x, line 1: the server does not evaluate policies.kyverno.io/v1"
+        f" ValidatingPolicy in evaluation mode {mode}"
+    )
+
+
 def test_later_of_two_policies_with_one_name_wins() -> None:
     policy_set = Shelf().write(x=policy("a"), y=policy("a"))
     assert names(policy_set) == ["a"]

@@ -22,6 +22,7 @@ from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
+    from kyverno_mp.ir.authorization import AuthorizationPolicyIR
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
     from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
@@ -55,6 +56,8 @@ class CelInput(msgspec.Struct, frozen=True):
     """CustomResourceDefinitions, which define the types of custom kinds."""
     is_target: bool = False
     """Whether each object of the run is itself an existing object to change."""
+    authorization: "Sequence[AuthorizationPolicyIR]" = ()
+    """Policies in the evaluation modes HTTP and Envoy."""
     payload_word: str = "json"
     """Word for a JSON payload in messages of DeletingPolicies."""
 

@@ -155,7 +155,10 @@ def test_exceptions_inside_policies(
         (["p"], "resource file(s) or cluster required"),
         (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crd-paths and"),
         (["p", "--json", "y"], "failed to load JSON payload (unrecognized payload"),
-        (["p", "--http-payload", "gone.json"], "open gone.json: no such file"),
+        (
+            ["p", "--http-payload", "gone.json"],
+            "failed to parse HTTP payload from gone",
+        ),
         (
             ["p", "-r", "x", "--context-file", "gone.yaml"],
             "open gone.yaml: no such file",

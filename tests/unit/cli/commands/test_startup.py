@@ -113,6 +113,32 @@ def test_apply(tmp_path: Path) -> None:
     assert ours <= 226
 
 
+_OBJECTS = """
+apiVersion: policies.kyverno.io/v1
+kind: ValidatingPolicy
+metadata: {name: p}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+  validations: [{expression: "true"}]
+"""
+
+
+def test_policies_of_objects_do_not_load_those_of_requests(tmp_path: Path) -> None:
+    """Neither the command line nor the service pays for the modes HTTP and Envoy."""
+    policy, resource = tmp_path / "p.yaml", tmp_path / "r.yaml"
+    policy.write_text(_OBJECTS)
+    resource.write_text(pod("good"))
+    loaded, _ = modules("apply", policy, "-r", resource)
+    assert "kyverno_mp.expr.cel.check" in loaded
+    for names in (loaded, preloaded()):
+        assert not any(
+            name.startswith(("kyverno_mp.expr.cel.authz", "kyverno_mp.expr.jose"))
+            for name in names
+        )
+
+
 def preloaded() -> set[str]:
     """Return the modules that the service has imported before it forks its workers."""
     code = (

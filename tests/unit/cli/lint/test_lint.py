@@ -93,12 +93,12 @@ def test_findings_across_files(command: Command, tmp_path: Path) -> None:
 def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
-        "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: ValidatingPolicy\n"
-        "metadata: {name: p}\nspec: {evaluation: {mode: HTTP}, variables: 3}\n"
+        "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: FuturePolicy\n"
+        "metadata: {name: p}\nspec: {variables: 3}\n"
     )
     assert _places(_findings(command, file)) == {
         (3, "lint.unsupported"),
-        (5, "policy.type"),
+        (3, "policy.unknown_kind"),
     }
 
 

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.payloads import (
-    load_check_request,
-    load_context,
-    load_payload,
-)
+from kyverno_mp.cli.sources.payloads import load_context, load_payload
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
 CONTEXT = """
@@ -80,15 +76,6 @@ def test_payload(tmp_path: Path, name: str, text: str, message: str) -> None:
         load_payload(file)
 
 
-def test_check_request(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    file.write_text('{"attributes": {"method": "GET"}}')
-    assert load_check_request(file)["attributes"] == {"method": "GET"}
-    file.write_text("[]")
-    with pytest.raises(CommandFailed, match="expected a map"):
-        load_check_request(file)
-
-
 def write_test(folder: Path, **fields: object) -> None:
     (folder / "policy.yaml").write_text(LATEST_POLICY)
     (folder / "cel.yaml").write_text(CEL_POLICY)
@@ -129,18 +116,6 @@ def test_policies_that_read_the_context_are_tested(
     rows = json.loads(done.out)
     (row,) = (one for one in rows if one["RESOURCE"] == "/payload.json")
     assert (row["RESULT"], row["REASON"], row["Message"]) == ("Pass", "Ok", "success")
-
-
-def test_unsupported_proxy_policies_are_named(command: Command, tmp_path: Path) -> None:
-    write_test(tmp_path, policies=["cel.yaml"])
-    (tmp_path / "cel.yaml").write_text(CEL_POLICY.replace("JSON", "Envoy"))
-    done = command("test", tmp_path)
-    assert done.code == 1
-    told = (
-        "not evaluated by this version: policies.kyverno.io/v1 ValidatingPolicy v"
-        " (evaluation mode Envoy)"
-    )
-    assert told in done.err
 
 
 def test_invalid_context_fails_the_test(command: Command, tmp_path: Path) -> None:

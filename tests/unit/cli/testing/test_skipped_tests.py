@@ -8,15 +8,6 @@ import pytest
 
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
-CEL = """
-apiVersion: policies.kyverno.io/v1
-kind: {kind}
-metadata: {{name: in-cel}}
-spec: {spec}
-"""
-SPECS = {
-    "ValidatingPolicy": "{validations: [], evaluation: {mode: HTTP}}",
-}
 MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:")[0]
 ANYONE = "attestations: [{type: https://example.com/v1}]"
 VERIFY = f"{MATCHED}    verifyImages: [{{imageReferences: ['*'], {ANYONE}}}]\n"
@@ -32,7 +23,6 @@ results:
 - {{policy: {policy}, rule: tagged, kind: Pod, resources: [{pod}], result: {result}}}
 """
 NEEDS = {
-    **{kind: CEL.format(kind=kind, spec=spec) for kind, spec in SPECS.items()},
     "verifyImages": VERIFY,
     "manifests": MANIFESTS,
 }

@@ -741,6 +741,37 @@ def test_namespaced_policy_over_its_memory_budget_is_rejected(kind: str) -> None
         )
 
 
+@pytest.mark.parametrize("mode", ["HTTP", "Envoy"])
+@pytest.mark.parametrize("spec", [{}, {"validations": 1}, {"variables": [{}]}])
+def test_policy_that_authorizes_requests_is_stored_with_a_warning(
+    mode: str, spec: dict[str, Any]
+) -> None:
+    """Another program of the cluster may evaluate it; this service does not."""
+    raw = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ValidatingPolicy",
+        "metadata": {"name": "p"},
+        "spec": {**spec, "evaluation": {"mode": mode}},
+    }
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "kind": {
+            "group": "policies.kyverno.io",
+            "version": "v1",
+            "kind": "ValidatingPolicy",
+        },
+        "object": raw,
+    }
+    body = json.dumps({"request": request}).encode()
+    answer = PolicyReview(ReviewOptions(), lambda: 0.0).answer("/policyvalidate", body)
+    told = json.loads(answer)["response"]
+    assert told["allowed"]
+    assert told["warnings"] == [
+        f"ValidatingPolicy in evaluation mode {mode} is not evaluated by this version"
+    ]
+
+
 def test_waiting_reviews_end_with_the_worker() -> None:
     """A failure means: reviews without a client delay the exit of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)

@@ -98,7 +98,7 @@ def _text_of(value: Value) -> str:
     return text
 
 
-def _unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
+def unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
     """Decode JSON; every number is a double."""
     text = _text_of(value)
     meter.charge(len(text))
@@ -248,7 +248,7 @@ def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
 
 
 OVERLOADS: Final = (
-    member("unmarshal(Json, dyn) -> dyn", _unmarshal, cost=_COST),
+    member("unmarshal(Json, dyn) -> dyn", unmarshal, cost=_COST),
     member("marshal(Json, dyn) -> string", _marshal, cost=_COST),
     member("parse(Yaml, string) -> dyn", _parse_yaml, cost=_YAML_COST),
 )

@@ -25,7 +25,7 @@ _ZERO_NS: Final = -62_135_596_800 * 10**9
 """Go's zero time, 1 January of the year 1: truncation counts from it."""
 
 
-def _runtime(meter: Meter) -> Runtime:
+def runtime_of(meter: Meter) -> Runtime:
     """Return the rule's Runtime. Raises: CelFailed in constants, which have none."""
     budget = meter.budget
     if not isinstance(budget, Runtime):
@@ -34,7 +34,7 @@ def _runtime(meter: Meter) -> Runtime:
 
 
 def _now(meter: Meter) -> Timestamp:
-    since = _runtime(meter).now() - _EPOCH
+    since = runtime_of(meter).now() - _EPOCH
     return Timestamp(since // timedelta(microseconds=1) * 1000)
 
 
@@ -56,7 +56,7 @@ def _cron(_meter: Meter, moment: Timestamp) -> str:
 def _random(meter: Meter, pattern: str = _DEFAULT) -> str:
     meter.charge_bytes(2 * text_bytes(len(pattern), pattern))
     try:
-        return generate(pattern, _runtime(meter))
+        return generate(pattern, runtime_of(meter))
     except ExpressionFailed as error:
         raise CelFailed(error.message) from error
 

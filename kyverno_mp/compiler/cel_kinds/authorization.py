@@ -1,0 +1,142 @@
+"""Compile ValidatingPolicies that authorize HTTP and Envoy requests.
+
+Room: compiler. Takes: decoded documents in evaluation mode HTTP or Envoy. Gives:
+AuthorizationPolicyIR, or every expression that does not compile. Next:
+program/authorization.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 15.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    Builder,
+    compile_exception,
+    compile_exceptions,
+    key_of,
+    names_policy,
+    policy_of,
+    problems_of_exceptions,
+)
+from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.compiler.rules.effects import effects_of
+from kyverno_mp.errors import Where
+from kyverno_mp.expr.cel.authz.library import mode_of
+from kyverno_mp.expr.cel.authz.tokens import EFFECTS
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.types import BOOL, DYN, NULL, Type, object_type
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AuthorizationPolicy,
+    CelPolicyException,
+)
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+
+_NOT_BOOL: Final = "matchCondition output is expected to be of type bool"
+
+
+def compile_authorization(
+    document: AuthorizationPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> AuthorizationPolicyIR:
+    """Compile a policy with the exceptions to it.
+
+    An exception names the policy, and its ``evaluationMode`` is the policy's mode.
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    builder = _Builder(document.mode)
+    spec = document.spec
+    conditions = tuple(
+        builder.condition(condition, f"spec.matchConditions[{index}].expression")
+        for index, condition in enumerate(spec.match_conditions)
+    )
+    variables = builder.variables(spec.variables)
+    validations = tuple(
+        builder.answer(validation.expression, f"spec.validations[{index}].expression")
+        for index, validation in enumerate(spec.validations)
+    )
+    where = Where(policy=key_of(document))
+    if builder.problems:
+        raise DocumentInvalid(builder.problems, where)
+    attached, unusable = compile_exceptions(
+        (
+            exception
+            for exception in exceptions
+            if exception.spec.evaluation_mode == document.mode
+            and names_policy(exception, document)
+        ),
+        lambda: _Builder(document.mode).declared(builder),
+    )
+    if unusable:
+        raise DocumentInvalid(problems_of_exceptions(unusable), where)
+    return AuthorizationPolicyIR(
+        policy=policy_of(document),
+        mode=document.mode,
+        conditions=conditions,
+        variables=variables,
+        validations=validations,
+        exceptions=attached,
+        effects=effects_of((conditions, variables, validations, attached), EFFECTS),
+    )
+
+
+def faults(document: AuthorizationPolicy | CelPolicyException) -> Iterator[Problem]:
+    """Yield the problems of the expressions of a policy or an exception."""
+    found: Iterable[Problem] = ()
+    if isinstance(document, CelPolicyException):
+        builder = _Builder(document.spec.evaluation_mode)
+        builder.environment.records = builder.mode.records(_AnyVariable())
+        compile_exception(document, builder)
+        found = builder.problems
+    else:
+        try:
+            compile_authorization(document)
+        except DocumentInvalid as error:
+            found = error.problems
+    yield from map(located_fault, found)
+
+
+class _AnyVariable(dict[str, Type]):
+    """The fields of ``variables`` of an unknown policy, each of an unknown type."""
+
+    def get(self, _name: str, _default: object = None) -> Type:
+        """Return the type of a variable."""
+        return DYN
+
+
+class _Builder(Builder):
+    """Compiles the expressions of one policy in one of the modes."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode_of(mode)
+
+        def library(*, namespaced: bool) -> Library:
+            del namespaced  # Only cluster policies authorize requests.
+            return self.mode.library()
+
+        super().__init__("", self.mode.names(), library)
+        # The dict is the builder's own, which learns the variables' types.
+        self.environment.records = self.mode.records(self._fields)
+        self.environment.constructors = self.mode.schema.records()
+
+    def condition(self, condition: NamedExpression, path: str) -> NamedExpressionIR:
+        """Compile a condition, which has to be a bool and not dyn."""
+        expression = self._of_types(condition.expression, path, (BOOL,), _NOT_BOOL)
+        return NamedExpressionIR(condition.name, expression)
+
+    def answer(self, text: str, path: str) -> Expression:
+        """Compile a validation, whose value has to be an answer or null, not dyn."""
+        answer = self.mode.response
+        reason = f"rule response output is expected to be of type {answer}"
+        return self._of_types(text, path, (object_type(answer), NULL), reason)
+
+    def _of_types(
+        self, text: str, path: str, types: tuple[Type, ...], reason: str
+    ) -> Expression:
+        before = len(self.problems)
+        expression, compiled = self.compiled(text, path)
+        if len(self.problems) == before and compiled not in types:
+            return self.refused(text, path, reason)
+        return expression
