@@ -33,6 +33,7 @@ from kyverno_mp.expr.template.scan import OPENING, find_variables, query_of
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import ForEachIR, RuleIR, VariableEntryIR
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import nested
 
 _CREATE: Final = "CREATE"
 _UPDATE: Final = "UPDATE"
@@ -105,7 +106,7 @@ def _check(record: Any) -> None:
             _check_assertion(value.tree)
         else:
             _check_queries(value)
-            waiting.extend(_parts(value))
+            waiting += _parts(value)
 
 
 def _check_queries(value: Any) -> None:
@@ -139,11 +140,7 @@ def _parts(value: Any) -> Iterable[Any]:
     if type(value) is Variable:
         # The variable's other query is used only for deletions.
         return (value.lookup,)
-    if isinstance(value, msgspec.Struct):
-        return (getattr(value, name) for name in value.__struct_fields__)
-    if isinstance(value, tuple | list):
-        return value
-    return value.values() if isinstance(value, dict) else ()
+    return nested(value)
 
 
 def _check_query(text: str) -> None:

@@ -10,12 +10,10 @@ policy. An expression that is known only at run time (a query built from variabl
 cannot be detected here: Runtime.before_waiting moves it off the event loop.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
-
-import msgspec
 
 from kyverno_mp.expr.cel.nodes import Call
 from kyverno_mp.expr.effects import (
@@ -34,6 +32,7 @@ from kyverno_mp.ir.rules import (
     ManifestsIR,
     VerifyImagesIR,
 )
+from kyverno_mp.values.records import nested
 
 _BY_RECORD: Final[Mapping[type, int]] = {
     # A ConfigMap without the cache label is fetched from the API server.
@@ -82,7 +81,7 @@ def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> i
         effects |= _own_effects(value)
         if more and type(value) is Call:
             effects |= more.get(value.function, EFFECT_PURE)
-        waiting.extend(_parts(value))
+        waiting += nested(value)
     return effects
 
 
@@ -92,11 +91,3 @@ def _own_effects(value: Any) -> int:
     if type(value) is Call:
         return _by_cel_function().get(value.function, EFFECT_PURE)
     return _BY_RECORD.get(type(value), EFFECT_PURE)
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, msgspec.Struct):
-        return (getattr(value, name) for name in value.__struct_fields__)
-    if isinstance(value, tuple | list):
-        return value
-    return value.values() if isinstance(value, dict) else ()
