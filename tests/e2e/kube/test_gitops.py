@@ -44,7 +44,7 @@ IMAGES: Final = {
     "attestors": [{"entries": [KEY]}],
     "attestations": [{"type": "t", "attestors": [{"entries": [KEY]}]}],
 }
-RULES: Final = (
+RULES: Final[tuple[Json, ...]] = (
     {"validate": {"message": "m", "pattern": PATTERN}, "context": [CALL]},
     {"validate": {"cel": {"expressions": [{"expression": "true"}]}}},
     {"validate": {"foreach": [{"list": "[]", "context": [CALL], "pattern": PATTERN}]}},
@@ -96,7 +96,7 @@ SPEC: Final = {
 }
 """Every list of ClusterPolicy and Policy that had a default in an item."""
 CEL: Final = "policies.kyverno.io/v1"
-POLICIES: Final = (
+POLICIES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("kyverno.io/v1", "ClusterPolicy", SPEC),
     ("kyverno.io/v1", "Policy", SPEC),
     (

@@ -110,7 +110,7 @@ def _defaults(schema: Json, path: Steps, *above: Json) -> Iterator[Default]:
 
 
 LEFT_OUT = [
-    pytest.param(kind, version, default, id="/".join((kind.kind, version.name, *path)))
+    (kind, version, default)
     for kind in ALL_KINDS
     for version in kind.versions
     for default in _defaults(record(version.all_fields()), ())
@@ -125,14 +125,20 @@ def test_the_left_out_defaults_are_those_that_break_synchronization() -> None:
 
     The definitions of two kinds in two versions lack one that is not in v2beta1.
     """
-    counts = Counter(f"{row.values[0].kind}/{row.values[1].name}" for row in LEFT_OUT)
+    counts = Counter(f"{kind.kind}/{version.name}" for kind, version, _ in LEFT_OUT)
     assert counts["ClusterPolicy/v1"] == counts["Policy/v1"] == 18
     assert counts["ClusterPolicy/v2beta1"] == counts["Policy/v2beta1"] == 17
     assert counts["CleanupPolicy/v2"] == counts["ClusterCleanupPolicy/v2"] == 1
     assert counts["GeneratingPolicy/v1"] == counts["ImageValidatingPolicy/v1"] == 1
 
 
-@pytest.mark.parametrize(("kind", "version", "default"), LEFT_OUT)
+@pytest.mark.parametrize(
+    ("kind", "version", "default"),
+    LEFT_OUT,
+    ids=[
+        f"{kind.kind}-{version.name}-{'.'.join(d[0])}" for kind, version, d in LEFT_OUT
+    ],
+)
 def test_an_absent_value_is_read_as_the_default(
     kind: Kind, version: Version, default: Default
 ) -> None:
