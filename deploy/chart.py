@@ -14,6 +14,7 @@ differ, or that only one manifest has, depend on the value ``split``. A new part
 no change here unless users must be able to configure it.
 """
 
+import contextlib
 import copy
 import json
 import re
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 import yaml
 
-from deploy import compose
+from deploy import compose, foreign
 from kyverno_mp import __version__
 
 CHART: Final = Path(__file__).resolve().parent / "chart"
@@ -33,6 +34,12 @@ _COMPONENT: Final = "app.kubernetes.io/component"
 _NAMESPACE: Final = '{{ include "kyverno.namespace" . }}'
 _MARK: Final = "@@"
 """Marks an expression in a scalar until the YAML is written."""
+_RBAC: Final = frozenset(
+    {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"}
+)
+_OWNER: Final = "kyverno:webhook"
+"""The role that owns the webhook configurations, and grants nothing."""
+POOLS: Final = ("backgroundController", "cleanupController", "reportsController")
 _BY_HAND: Final = frozenset({"Namespace", "CustomResourceDefinition", "ConfigMap"})
 """Kinds with a separate template; Helm itself creates the namespace."""
 
@@ -43,18 +50,28 @@ class Place:
 
     ``path``: keys and positions. ``value``: name of the value below the component's.
     ``how``: scalar, text (a scalar in quotes), block (a map or list), extra (a block
-    that is omitted while it is empty and is in no manifest).
+    that is omitted while it is empty and is in no manifest). ``expression``: what is
+    written instead of the value, which {} stands for. ``when``: the condition without
+    which the place is empty, where {} stands for the component.
     """
 
     path: str
     value: str
     how: str
     doc: str
+    expression: str = "{}"
+    when: str = ""
 
 
 _POD: Final = "spec.template.spec."
 _DEPLOYMENT: Final = (
-    Place("spec.replicas", "replicas", "scalar", "Number of pods."),
+    Place(
+        "spec.replicas",
+        "replicas",
+        "scalar",
+        "Number of pods.",
+        when='not (dig "autoscaling" "enabled" false {})',
+    ),
     Place("spec.revisionHistoryLimit", "revisionHistoryLimit", "scalar", ""),
     Place("spec.strategy", "updateStrategy", "block", "How new pods replace old ones."),
     Place(
@@ -66,21 +83,52 @@ _DEPLOYMENT: Final = (
         "extra",
         "Annotations of pods.",
     ),
-    Place(_POD + "imagePullSecrets", "imagePullSecrets", "extra", "[{name: x}]."),
-    Place(_POD + "priorityClassName", "priorityClassName", "scalar", ""),
-    Place(_POD + "nodeSelector", "nodeSelector", "block", "Labels of nodes for pods."),
-    Place(_POD + "tolerations", "tolerations", "extra", "Taints that pods tolerate."),
-    Place(_POD + "affinity.podAntiAffinity", "podAntiAffinity", "block", ""),
+    Place(
+        _POD + "imagePullSecrets",
+        "imagePullSecrets",
+        "extra",
+        "[{name: x}].",
+        "({} | default .Values.global.imagePullSecrets)",
+    ),
+    Place(
+        _POD + "priorityClassName",
+        "priorityClassName",
+        "extra",
+        "",
+        'include "kyverno.priorityClassName" (list $ {})',
+    ),
+    Place(
+        _POD + "nodeSelector",
+        "nodeSelector",
+        "block",
+        "Labels of nodes for pods, besides those of global.nodeSelector.",
+        "(merge (dict) ({} | default dict) .Values.global.nodeSelector)",
+    ),
+    Place(
+        _POD + "tolerations",
+        "tolerations",
+        "extra",
+        "Taints that pods tolerate.",
+        "({} | default .Values.global.tolerations)",
+    ),
+    Place(
+        _POD + "affinity.podAntiAffinity",
+        "podAntiAffinity",
+        "block",
+        "",
+        when="{}.antiAffinity.enabled",
+    ),
     Place(_POD + "affinity.podAffinity", "podAffinity", "extra", ""),
     Place(_POD + "affinity.nodeAffinity", "nodeAffinity", "extra", ""),
-    Place(_POD + "topologySpreadConstraints", "topologySpreadConstraints", "block", ""),
+    Place(_POD + "topologySpreadConstraints", "topologySpreadConstraints", "extra", ""),
+    Place(_POD + "initContainers", "extraInitContainers", "extra", ""),
     Place(_POD + "hostNetwork", "hostNetwork", "extra", "Use the node's network."),
     Place(_POD + "dnsPolicy", "dnsPolicy", "extra", ""),
     Place(_POD + "dnsConfig", "dnsConfig", "extra", ""),
     Place(
         _POD + "securityContext",
         "podSecurityContext",
-        "block",
+        "context",
         "Security context of pods.",
     ),
     Place(_POD + "containers.0.startupProbe", "startupProbe", "block", ""),
@@ -109,6 +157,8 @@ _PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
 }
 _SERVICE: Final = (
     Place("spec.type", "{}.type", "scalar", ""),
+    Place("spec.trafficDistribution", "{}.trafficDistribution", "extra", ""),
+    Place("spec.ports.0.nodePort", "{}.nodePort", "extra", ""),
     Place("metadata.annotations", "{}.annotations", "extra", ""),
 )
 
@@ -123,6 +173,11 @@ def values() -> Document:
     return _Chart().values
 
 
+def split_only() -> Document:
+    """Return the values that act only with ``split``, with their defaults."""
+    return _Chart().split_only()
+
+
 class _Chart:
     """One run, which walks over the documents and collects templates and values."""
 
@@ -130,19 +185,36 @@ class _Chart:
         self.values: Document = yaml.safe_load(
             (CHART / "values-common.yaml").read_text()
         )
+        self._used_alone: set[str] = set()
+        self._used_split: set[str] = set()
+        self._users: tuple[set[str], ...] = (self._used_alone, self._used_split)
+        """The sets that get the values which the current document uses."""
         alone, split = _by_key(compose.install()), _by_key(compose.install_split())
         texts = []
         for key in dict.fromkeys((*alone, *split)):
             one, other = alone.get(key), split.get(key)
             if one == other:
                 assert one is not None
+                self._users = (self._used_alone, self._used_split)
                 texts.append(self._template(one))
             if one is not None and one != other:
+                self._users = (self._used_alone,)
                 texts.append(_when("not .Values.split", self._template(one)))
             if other is not None and one != other:
-                texts.append(_when(".Values.split", self._template(other)))
+                self._users = (self._used_split,)
+                pool = _pool_of(other)
+                is_on = f"and .Values.split .Values.{pool}.enabled"
+                condition = ".Values.split" if one or not pool else is_on
+                texts.append(_when(condition, self._template(other)))
         head = "{{- /* Generated by `python -m deploy.chart`; edit deploy/parts. */}}\n"
         self.text = head + "---\n" + "---\n".join(texts)
+
+    def split_only(self) -> Document:
+        """Return the values that act only with ``split``, with their defaults."""
+        return {
+            name: _at(self.values, name)
+            for name in sorted(self._used_split - self._used_alone)
+        }
 
     def _template(self, document: Document) -> str:
         kind = document["kind"]
@@ -152,7 +224,13 @@ class _Chart:
         for place in self._places(made):
             self._put(made, place, name)
         special: Callable[[Document, str, _Chart], str] = _SPECIAL.get(kind, _plain)
-        return special(made, name, self)
+        text = special(made, name, self)
+        if kind not in _RBAC or name not in (*POOLS, "admissionController"):
+            return text
+        if document["metadata"]["name"] == _OWNER:
+            return text
+        self.add(f"{name}.rbac.create", default=True)
+        return _when(f".Values.{name}.rbac.create", text)
 
     @staticmethod
     def _places(document: Document) -> tuple[Place, ...]:
@@ -171,16 +249,27 @@ class _Chart:
         container = "container." if component == "admissionController" else ""
         name = f"{component}.{place.value.replace('@', container)}"
         found = part.get(key)
-        if place.how == "extra":
-            assert found is None, f"{place.path} has a default now: make it a block"
+        if found is None:
+            if place.how != "extra":
+                return
             found = _EMPTY.get(key, [])
-        elif found is None:
-            return
         self.add(name, found)
-        part[key] = f"{_MARK}{place.how} .Values.{name}{_MARK}"
+        written = f"{place.how} {place.expression.format(f'.Values.{name}')}"
+        if place.when:
+            written = f"when {place.when.format(f'.Values.{component}')} ## {written}"
+        part[key] = f"{_MARK}{written}{_MARK}"
+
+    @contextlib.contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """Let the values that are added act with and without ``split``."""
+        before, self._users = self._users, (self._used_alone, self._used_split)
+        yield
+        self._users = before
 
     def add(self, name: str, default: object) -> None:
         """Add a value. Two documents that share it must have the same default."""
+        for users in self._users:
+            users.add(name)
         *path, last = name.split(".")
         part = self.values
         for word in path:
@@ -188,8 +277,11 @@ class _Chart:
         assert part.setdefault(last, copy.deepcopy(default)) == default, name
 
 
-_EMPTY: Final = {
+_EMPTY: Final[Document] = {
     "annotations": {},
+    "priorityClassName": "",
+    "trafficDistribution": None,
+    "nodePort": None,
     "dnsConfig": {},
     "podAffinity": {},
     "nodeAffinity": {},
@@ -210,6 +302,19 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     chart.add(f"{within}.image.registry", None)
     chart.add(f"{within}.image.repository", repository)
     chart.add(f"{within}.image.tag", None)
+    pod = document["spec"]["template"]
+    _pool_switches(container["env"], chart)
+    _ports(container, name, chart)
+    _token(pod["spec"]["volumes"], chart)
+    chart.add(f"{name}.caCertificates.data", None)
+    chart.add(f"{name}.caCertificates.volume", {})
+    chart.add(f"{name}.antiAffinity.enabled", default=True)
+    if name == "admissionController":
+        chart.add(f"{name}.tlsKeyAlgorithm", None)
+        for value, empty in _AUTOSCALING.items():
+            chart.add(f"{name}.autoscaling.{value}", empty)
+        for value, default in _CERTIFICATES.items():
+            chart.add(f"{name}.certManager.{value}", default)
     for value, empty in (("extraArgs", {}), ("extraEnvVars", [])):
         chart.add(f"{within}.{value}", empty)
     for value in ("podLabels", "labels"):
@@ -220,8 +325,10 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
         f'include "kyverno.image" (list $ .Values.{within}.image)'
     )
     args = container["args"]
-    container["args"] = [*args, f"{_MARK}args .Values.{within}.extraArgs{_MARK}"]
-    pod = document["spec"]["template"]
+    container["args"] = [
+        *args,
+        f'{_MARK}args .Values.{within}.extraArgs "{name}"{_MARK}',
+    ]
     for what, part in (
         ("env", container["env"]),
         ("ports", container["ports"]),
@@ -230,10 +337,11 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     ):
         part += [
             _included(f"kyverno.{feature}.{what}", name)
-            for feature in _FEATURES.get(name, ())
-            if (feature, what) != ("recording", "ports")
+            for feature, places in _FEATURES[name].items()
+            if what in places
         ]
-    container["env"].append(f"{_MARK}items .Values.{within}.extraEnvVars{_MARK}")
+    variables = f"(concat .Values.global.extraEnvVars .Values.{within}.extraEnvVars)"
+    container["env"].append(f"{_MARK}items {variables}{_MARK}")
     container["volumeMounts"].append(
         f"{_MARK}items .Values.{name}.extraVolumeMounts{_MARK}"
     )
@@ -246,11 +354,94 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     return _written(document)
 
 
-_FEATURES: Final = {
-    "admissionController": ("dashboard", "recording"),
-    "reportsController": ("dashboard",),
+_EVERYWHERE: Final = {
+    "names": ("env",),
+    "caCertificates": ("env", "mounts", "volumes"),
+}
+_DASHBOARD: Final = ("env", "ports", "mounts", "volumes")
+_FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "admissionController": {
+        **_EVERYWHERE,
+        "webhook": ("env",),
+        "dashboard": _DASHBOARD,
+        "recording": ("env", "mounts", "volumes"),
+    },
+    "backgroundController": _EVERYWHERE,
+    "cleanupController": _EVERYWHERE,
+    "reportsController": {**_EVERYWHERE, "dashboard": _DASHBOARD},
 }
 """Optional additions of templates/_features.tpl to a component's pods."""
+_AUTOSCALING: Final[Document] = {
+    "enabled": False,
+    "minReplicas": 3,
+    "maxReplicas": 10,
+    "targetCPUUtilizationPercentage": 80,
+    "targetMemoryUtilizationPercentage": None,
+    "reviewsMetric": "",
+    "targetReviews": 8,
+    "behavior": {},
+}
+_CERTIFICATES: Final = {
+    "enabled": False,
+    "createSelfSignedIssuer": True,
+    "issuerRef.name": "",
+    "issuerRef.kind": "ClusterIssuer",
+    "issuerRef.group": "cert-manager.io",
+    "algorithm": "RSA",
+    "size": 2048,
+    "ca.duration": "87600h",
+    "ca.renewBefore": "720h",
+    "tls.duration": "8760h",
+    "tls.renewBefore": "720h",
+}
+"""The values of templates/certificates.yaml, with the defaults of Kyverno's chart."""
+_SWITCH: Final = re.compile(r"KYVERNO_MP_(CLEANUP|BACKGROUND|REPORTS)_(\w+)")
+"""The variables that turn a pool on in a pod, or tell that it is elsewhere."""
+
+
+def _pool_switches(variables: list[Document], chart: _Chart) -> None:
+    """Let ``enabled`` of a pool decide about its processes, wherever they run."""
+    for variable in variables:
+        found = _SWITCH.fullmatch(variable["name"])
+        if found is None or found[2] not in ("WORKERS", "ELSEWHERE"):
+            continue
+        pool, count = f"{found[1].lower()}Controller", variable["value"]
+        if count == "0":
+            continue
+        on = f".Values.{pool}.enabled"
+        with chart.everywhere():
+            chart.add(f"{pool}.enabled", default=True)
+        if found[2] == "ELSEWHERE":
+            variable["value"] = f"{_MARK}text {on}{_MARK}"
+            continue
+        if found[1] == "REPORTS":
+            scan = ".Values.features.backgroundScan.backgroundScanWorkers"
+            count = f"({scan} | default {count} | int)"
+        variable["value"] = f"{_MARK}text ternary {count} 0 {on}{_MARK}"
+
+
+def _ports(container: Document, name: str, chart: _Chart) -> None:
+    """Let values decide about the ports on which the pods listen."""
+    for port in container["ports"]:
+        is_webhook = port["name"] == "https"
+        value = f"{name}.{'webhookServer' if is_webhook else 'metering'}.port"
+        chart.add(value, port["containerPort"])
+        port["containerPort"] = _scalar(f".Values.{value} | int")
+    for variable in container["env"]:
+        if variable["name"] == "KYVERNO_MP_HEALTH_PORT":
+            expression = f".Values.{name}.metering.port | int"
+            variable["value"] = f"{_MARK}text {expression}{_MARK}"
+
+
+def _token(volumes: list[Document], chart: _Chart) -> None:
+    """Let values decide about the token that policies' calls to services carry."""
+    (volume,) = (one for one in volumes if one["name"] == "apicall-token")
+    (source,) = volume["projected"]["sources"]
+    token = source["serviceAccountToken"]
+    for key in ("audience", "expirationSeconds"):
+        chart.add(f"apiCallToken.{key}", token[key])
+    token["audience"] = _scalar(".Values.apiCallToken.audience | quote")
+    token["expirationSeconds"] = _scalar(".Values.apiCallToken.expirationSeconds | int")
 
 
 def _included(helper: str, name: str) -> str:
@@ -258,7 +449,12 @@ def _included(helper: str, name: str) -> str:
 
 
 def _service(document: Document, name: str, chart: _Chart) -> str:
-    if not document["metadata"]["name"].endswith("-metrics"):
+    is_metrics = document["metadata"]["name"].endswith("-metrics")
+    value = f"{name}.{'metricsService' if is_metrics else 'service'}.port"
+    (port,) = document["spec"]["ports"]
+    chart.add(value, port["port"])
+    port["port"] = _scalar(f".Values.{value} | int")
+    if not is_metrics:
         return _written(document)
     create = f"{name}.metricsService.create"
     chart.add(create, default=True)
@@ -278,6 +474,10 @@ def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
     for key in ("interval", "scrapeTimeout"):
         chart.add(f"{value}.{key}", endpoint[key])
         endpoint[key] = _scalar(f".Values.{value}.{key}")
+    for key in ("relabelings", "metricRelabelings"):
+        chart.add(f"{value}.{key}", [])
+        endpoint[key] = f"{_MARK}extra .Values.{value}.{key}{_MARK}"
+    chart.add(f"{value}.additionalAnnotations", {})
     selector = service["spec"]["selector"]
     document["spec"]["selector"]["matchLabels"] = selector
     document["spec"]["namespaceSelector"] = {
@@ -292,6 +492,7 @@ def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
             **selector,
             "@": f"{_MARK}entries .Values.{value}.additionalLabels{_MARK}",
         },
+        "annotations": f"{_MARK}extra .Values.{value}.additionalAnnotations{_MARK}",
     }
     return _when(f".Values.{value}.enabled", _written(document))
 
@@ -317,7 +518,12 @@ def _network_policy(document: Document, name: str, chart: _Chart) -> str:
     for rule in document["spec"]["ingress"]:
         if [port["port"] for port in rule["ports"]] == ["metrics-port"]:
             chart.add(f"{value}.metricsFrom", rule["from"])
-            rule["from"] = f"{_MARK}block .Values.{value}.metricsFrom{_MARK}"
+            # A pool has no other port.
+            peers = (
+                ("metricsFrom", "ingressFrom") if name in POOLS else ("metricsFrom",)
+            )
+            given = " ".join(f".Values.{value}.{peer}" for peer in peers)
+            rule["from"] = f"{_MARK}block (concat {given}){_MARK}"
         else:
             rule["from"] = f"{_MARK}extra .Values.{value}.ingressFrom{_MARK}"
     return _when(f".Values.{value}.enabled", _written(document))
@@ -326,7 +532,8 @@ def _network_policy(document: Document, name: str, chart: _Chart) -> str:
 def _priority_class(document: Document, name: str, _chart: _Chart) -> str:
     """Create the class only if pods use it."""
     class_ = document["metadata"]["name"]
-    used = f'eq .Values.{name}.priorityClassName "{class_}"'
+    given = f"(list $ .Values.{name}.priorityClassName)"
+    used = f'eq (include "kyverno.priorityClassName" {given}) "{class_}"'
     return _when(used, _written(document))
 
 
@@ -339,8 +546,10 @@ def _cluster_role(document: Document, name: str, chart: _Chart) -> str:
             labels[label] = f"{_MARK}text .Values.rbac.roles.aggregate.{word}{_MARK}"
     if "aggregationRule" not in document:
         return _written(document)
-    value = f"{name}.rbac.clusterRole.extraResources"
-    chart.add(value, [])
+    values = [f"{name}.rbac.{role}.extraResources" for role in _EXTENDED]
+    for value in values:
+        chart.add(value, [])
+    extra = " ".join(f".Values.{value}" for value in values)
     more = {
         "apiVersion": document["apiVersion"],
         "kind": "ClusterRole",
@@ -350,13 +559,30 @@ def _cluster_role(document: Document, name: str, chart: _Chart) -> str:
                 **document["aggregationRule"]["clusterRoleSelectors"][0]["matchLabels"],
             },
         },
-        "rules": f"{_MARK}block .Values.{value}{_MARK}",
+        "rules": f"{_MARK}block (concat {extra}){_MARK}",
     }
-    return f"{_written(document)}---\n{_when(f'.Values.{value}', _written(more))}"
+    return f"{_written(document)}---\n{_when(f'or {extra}', _written(more))}"
+
+
+_EXTENDED: Final = ("clusterRole", "coreClusterRole")
+"""The roles of Kyverno's chart whose additions the aggregated role gets."""
+
+
+def _view(document: Document, name: str, chart: _Chart) -> str:
+    """Build the template of a binding; the one to ``view`` can be replaced."""
+    role = document["roleRef"]
+    if role["name"] != "view":
+        return _written(document)
+    create = f"{name}.rbac.createViewRoleBinding"
+    chart.add(create, default=True)
+    chart.add(f"{name}.rbac.viewRoleName", role["name"])
+    role["name"] = _scalar(f".Values.{name}.rbac.viewRoleName")
+    return _when(f".Values.{create}", _written(document))
 
 
 _SPECIAL: Final[Mapping[str, Callable[[Document, str, _Chart], str]]] = {
     "ClusterRole": _cluster_role,
+    "ClusterRoleBinding": _view,
     "Deployment": _deployment,
     "NetworkPolicy": _network_policy,
     "PodDisruptionBudget": _budget,
@@ -394,6 +620,18 @@ def _with_namespace(document: Document) -> Document:
 
     found: Document = follow(document)
     return found
+
+
+def _pool_of(document: Document) -> str:
+    """Return the pool that a document belongs to, "" for none."""
+    name = _values_name(document["metadata"]["labels"][_COMPONENT])
+    return name if name in POOLS else ""
+
+
+def _at(part: Any, name: str) -> Any:
+    for word in name.split("."):
+        part = part[word]
+    return part
 
 
 def _parent(document: Document, path: str) -> tuple[Document, str]:
@@ -437,43 +675,48 @@ def _line(line: str) -> Iterator[str]:
         return
     space, key = found["space"], found["key"]
     item, what = found["item"] or "", found["what"].replace("''", "'")
-    inner = len(space) + len(item)
     lead = f"{space}{item}{key}:"
-    match found["how"]:
-        case "scalar":
-            yield f"{lead} {{{{ {what} }}}}\n"
-        case "item":
-            yield f"{space}{item}{{{{ {what} }}}}\n"
-        case "text":
-            yield f"{lead} {{{{ {what} | quote }}}}\n"
-        case "block":
-            yield f"{lead}\n{{{{- toYaml {what} | nindent {inner + 2} }}}}\n"
-        case "extra":
-            assert not item
-            yield f"{{{{- with {what} }}}}\n"
-            yield f"{lead} {{{{- toYaml . | nindent {inner + 2} }}}}\n{{{{- end }}}}\n"
-        case "items" | "included" as how:
-            shown = "toYaml ." if how == "items" else "."
-            yield f"{{{{- with {what} }}}}\n"
-            yield f"{{{{- {shown} | nindent {len(space)} }}}}\n{{{{- end }}}}\n"
-        case "entries":
-            yield f"{{{{- with {what} }}}}\n"
-            yield f"{{{{- toYaml . | nindent {inner} }}}}\n{{{{- end }}}}\n"
-        case "args":
-            args = f'include "kyverno.args" (list $ {what})'
-            yield f"{{{{- {args} | nindent {len(space)} }}}}\n"
-        case "labels":
-            yield f"{{{{- {what} | nindent {inner} }}}}\n"
-        case "bounds":
-            yield f'{{{{- include "kyverno.bounds" {what} | nindent {inner} }}}}\n'
-        case other:
-            raise AssertionError(other)
+    if found["how"] == "when":
+        condition, _, rest = what.partition(" ## ")
+        part = "".join(_line(f"{lead} '{_MARK}{rest}{_MARK}'"))
+        yield _when(condition, part)
+        return
+    inner = len(space) + len(item)
+    yield _HOW[found["how"]].format(
+        what=what,
+        lead=lead,
+        space=space,
+        item=item,
+        depth=len(space),
+        inner=inner,
+        below=inner + 2,
+    )
+
+
+_WITH: Final = "{{{{- with {what} }}}}\n"
+_END: Final = "{{{{- end }}}}\n"
+_CONTEXT: Final = 'include "kyverno.podSecurityContext" (list $ {what})'
+_HOW: Final[Mapping[str, str]] = {
+    "scalar": "{lead} {{{{ {what} }}}}\n",
+    "item": "{space}{item}{{{{ {what} }}}}\n",
+    "text": "{lead} {{{{ {what} | quote }}}}\n",
+    "block": "{lead}\n{{{{- toYaml {what} | nindent {below} }}}}\n",
+    "context": f"{{lead}}\n{{{{{{{{- {_CONTEXT} | nindent {{below}} }}}}}}}}\n",
+    "extra": f"{_WITH}{{lead}} {{{{{{{{- toYaml . | nindent {{below}} }}}}}}}}\n{_END}",
+    "items": f"{_WITH}{{{{{{{{- toYaml . | nindent {{depth}} }}}}}}}}\n{_END}",
+    "included": f"{_WITH}{{{{{{{{- . | nindent {{depth}} }}}}}}}}\n{_END}",
+    "entries": f"{_WITH}{{{{{{{{- toYaml . | nindent {{inner}} }}}}}}}}\n{_END}",
+    "args": '{{{{- include "kyverno.args" (list $ {what}) | nindent {depth} }}}}\n',
+    "labels": "{{{{- {what} | nindent {inner} }}}}\n",
+    "bounds": '{{{{- include "kyverno.bounds" {what} | nindent {inner} }}}}\n',
+}
+"""What stands in the template for each kind of expression."""
 
 
 def schema_of(value: object, name: str = "") -> Document:
     """Return the JSON schema of a value: an unknown value is an error, not ignored."""
     if value is None:
-        return {"type": ["string", "number", "integer", "boolean", "object", "null"]}
+        return {}
     if isinstance(value, bool):
         return {"type": "boolean"}
     if isinstance(value, int):
@@ -483,7 +726,7 @@ def schema_of(value: object, name: str = "") -> Document:
     if isinstance(value, list):
         return {"type": "array"}
     assert isinstance(value, dict)
-    if not value or name in _FREE:
+    if not value or name in FREE:
         return {"type": ["object", "null"]}
     return {
         "type": "object",
@@ -492,7 +735,7 @@ def schema_of(value: object, name: str = "") -> Document:
     }
 
 
-_FREE: Final = frozenset(
+FREE: Final = frozenset(
     {
         *("updateStrategy", "nodeSelector", "podAntiAffinity", "podSecurityContext"),
         *("securityContext", "resources", "startupProbe", "livenessProbe"),
@@ -544,13 +787,16 @@ def files() -> dict[Path, str]:
         "$schema": "https://json-schema.org/draft-07/schema#",
         **schema_of(values()),
     }
-    # A parent chart may have values there for other charts.
+    # A parent chart may have values there for other charts; templates/checks.yaml.
     del schema["properties"]["global"]["additionalProperties"]
+    foreign.add_to(schema)
     return {
         CHART / "Chart.yaml": chart_text(),
         CHART / "values.yaml": values_text(),
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
         CHART / "templates" / "generated.yaml": templates(),
+        CHART / "values-of-kyverno.json": foreign.for_chart(),
+        CHART / "values-of-split.json": json.dumps(split_only(), indent=1) + "\n",
         **_copies(CHART / "crds-files", CHART.parents[1] / "config" / "crds"),
         **_copies(CHART / "monitoring", CHART.parent / "monitoring"),
     }

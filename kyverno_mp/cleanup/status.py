@@ -142,7 +142,7 @@ class Statuses:
         # A new version of a policy that could not run may be able to run.
         conditions = [
             one
-            for one in _others(holder, _PERMITTED)
+            for one in _others(raw, holder, _PERMITTED)
             if one.get("type") != CONDITION or one.get("reason") not in _NOT_READY
         ]
         conditions.append(condition)
@@ -202,7 +202,7 @@ class Statuses:
         condition = self._condition(
             raw, CONDITION, (state, end.reason), end.message, holder
         )
-        conditions = [*_others(holder, CONDITION), condition]
+        conditions = [*_others(raw, holder, CONDITION), condition]
         changed = {**holder, "conditions": conditions}
         if not is_cel:
             return {**raw, "status": {**status, **changed}}
@@ -229,10 +229,23 @@ class Statuses:
         }
 
 
-def _others(holder: Json, name: str) -> list[Json]:
-    """Return the conditions of other types."""
-    given = holder.get("conditions") or ()
-    return [one for one in given if one.get("type") != name]
+def _others(raw: Json, holder: Json, name: str) -> list[Json]:
+    """Return the conditions of other types.
+
+    One about an earlier version of the policy, such as the result of its last run,
+    loses its generation: health checks such as Argo CD's wait while a condition has an
+    earlier one, which could be until the next run.
+    """
+    current = raw["metadata"].get("generation", 0)
+    return [
+        {
+            key: value
+            for key, value in condition.items()
+            if key != "observedGeneration" or value == current
+        }
+        for condition in holder.get("conditions") or ()
+        if condition.get("type") != name
+    ]
 
 
 def _is_ready(conditions: Iterable[Json]) -> bool:

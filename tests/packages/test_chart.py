@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy import chart, dashboard
+from kyverno_mp import __version__
 from tests.packages.rendered import (
     DEPLOY,
     ROOT,
@@ -115,10 +117,11 @@ def test_every_object_has_helms_labels(helm: str) -> None:
     ("value", "wrong"),
     [
         ("admissionController.replica=3", "replica"),
-        ("nameOverride=x", "nameOverride"),
+        ("nameOverride=x", "nameOverride is not supported: the names of objects"),
         ("admissionController.container.image.tagg=x", "tagg"),
         ("features.logging.fromat=json", "fromat"),
-        ("reportsServer.enabled=true", "reportsServer"),
+        ("reportsServer.enabled=true", "reportsServer.enabled is not supported"),
+        ("reportsController.replicas=3", "reportsController.replicas has an effect"),
     ],
 )
 def test_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None:
@@ -160,9 +163,29 @@ def test_deployment_values(helm: str) -> None:
     assert selector == before["spec"]["selector"]["matchLabels"]
 
 
-def test_image_registry_can_come_from_a_parent_chart(helm: str) -> None:
-    found = render(helm, "global.image.registry=reg", "global.other.chart=x")
+def test_image_registry_can_come_from_a_parent_chart(helm: str, tmp_path: Path) -> None:
+    """The parent's global values for other charts are no error; one's own are."""
+    about = {
+        "apiVersion": "v2",
+        "name": "platform",
+        "version": "1.0.0",
+        "dependencies": [{"name": "kyverno-mp", "version": __version__}],
+    }
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(about))
+    given = {
+        "global": {"image": {"registry": "reg"}, "other": {"chart": "x"}},
+        "kyverno-mp": {"crds": {"install": False}},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(given))
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "kyverno-mp").symlink_to(CHART)
+    done = run(helm, "template", "kyverno", str(tmp_path), *KUBERNETES)
+    assert done.returncode == 0, done.stderr
+    found = documents_of(done.stdout)
     assert container(found)["image"].startswith("reg/kyverno-mp:")
+
+    done = run(helm, "template", "a", str(CHART), *KUBERNETES, "--set", "global.x=y")
+    assert "global.x is no value of this chart" in done.stderr
 
 
 def test_features_become_flags(helm: str) -> None:
@@ -383,30 +406,6 @@ def test_monitoring_objects_equal_the_files(helm: str) -> None:
     assert monitor["endpoints"] == by_hand["spec"]["endpoints"]
     assert monitor["selector"] == by_hand["spec"]["selector"]
     assert monitor["namespaceSelector"] == {"matchNames": ["policy-system"]}
-
-
-def test_every_value_of_a_component_is_used() -> None:
-    """A value that no template uses would be ignored silently."""
-    folder = CHART / "templates"
-    text = "".join(one.read_text() for one in folder.glob("*.yaml"))
-    leaves = [path for path, _ in _leaves(chart.values()["admissionController"])]
-    assert len(leaves) > 50
-    for path in leaves:
-        words = f".Values.admissionController{path}".split(".")
-        used = [".".join(words[: n + 1]) for n in range(3, len(words))]
-        assert any(
-            f"{one} " in text or f"{one}{end}" in text for one in used for end in ")@"
-        ), path
-
-
-def _leaves(value: object, path: str = "") -> list[tuple[str, object]]:
-    if isinstance(value, dict) and value:
-        return [
-            found
-            for key, one in value.items()
-            for found in _leaves(one, f"{path}.{key}")
-        ]
-    return [(path, value)]
 
 
 def test_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:

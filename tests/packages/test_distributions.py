@@ -111,15 +111,28 @@ def test_installed_program_reports_its_version(environment: Path) -> None:
     assert "pass: " in done.stdout, done.stderr
 
 
-def test_the_installed_program_serves(environment: Path) -> None:
-    """It runs outside the checkout, with the packaged samples."""
+ANY_USER = ("unshare", "--user", "--map-user=1000810000", "--map-group=0")
+"""OpenShift: a user without a name, in the group 0."""
+
+
+@pytest.mark.parametrize("user", [(), ANY_USER], ids=["own", "any"])
+def test_the_installed_program_serves(environment: Path, user: tuple[str, ...]) -> None:
+    """It runs outside the checkout, with the packaged samples, as any user."""
+    if user and subprocess.run([*user, "true"], check=False).returncode != 0:
+        pytest.skip("this machine allows no user namespaces")
     policies = environment / "share" / "kyverno-mp" / "samples" / "policies"
     with (environment / "log").open("w") as log:
         process = subprocess.Popen(
             [
+                *user,
                 *(str(environment / "bin" / "kyverno-mp"), "serve", "--standalone"),
                 *("--policies", str(policies), "--port", "0", "--health-port", "0"),
-                *("--runtime-dir", str(environment / "run"), "--workers", "1"),
+                *(
+                    "--runtime-dir",
+                    str(environment / f"run{len(user)}"),
+                    "--workers",
+                    "1",
+                ),
             ],
             cwd=environment,
             env=_environment(),

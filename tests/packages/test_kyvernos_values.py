@@ -20,36 +20,52 @@ admissionController:
   replicas: 5
   priorityClassName: ~
   tracing: {enabled: true}
+  profiling: {enabled: false}
   startupProbe: {httpGet: {path: /health/liveness, port: 9443, scheme: HTTPS}}
+  livenessProbe: {periodSeconds: 90}
   container:
     image: {registry: reg.kyverno.io, repository: kyverno/kyverno, tag: v1.18.2}
     resources: {limits: {memory: 1Gi}}
-backgroundController: {replicas: 2}
-reportsController: {replicas: 2}
+backgroundController:
+  replicas: 3
+  enabled: false
+  dnsPolicy: ClusterFirst
+reportsController:
+  podDisruptionBudget: {enabled: false}
+  resources: {limits: {memory: 256Mi}}
 features:
   policyExceptions: {enabled: true, namespace: "*"}
   admissionReports: {enabled: false}
+  loging: {format: json}
 webhooksCleanup: {enabled: true}
 """
+OTHER_PORT = "kyverno-mp answers probes on another port; the default fits"
+IMAGE = "the image of Kyverno; set that of kyverno-mp"
 LOST = {
-    "nameOverride": "not needed",
-    "admissionController.tracing": "not in this chart",
-    "admissionController.startupProbe": "kyverno-mp answers probes on another port;"
-    " the default fits",
+    "admissionController.tracing.enabled": "this version has no tracing; metrics have"
+    " the durations of reviews by policy and stage",
+    "admissionController.livenessProbe": OTHER_PORT,
     "admissionController.container.image.registry": "the registry of Kyverno; set the"
     " one with your image",
-    "admissionController.container.image.repository": "the image of Kyverno; set that"
-    " of kyverno-mp",
-    "admissionController.container.image.tag": "the image of Kyverno; set that of"
-    " kyverno-mp",
-    "features.admissionReports": "not in this chart",
-    "webhooksCleanup": "not needed",
+    "admissionController.container.image.tag": IMAGE,
+    "backgroundController.replicas": "it acts only with split=true; --split keeps it",
+    "reportsController.resources": "a limit of memory below 512Mi ends the pods; raise"
+    " it",
+    "features.loging": "no value of this chart or of Kyverno's; did you mean"
+    " features.logging?",
+}
+NOTED = {
+    "default: admissionController.startupProbe": "the default of Kyverno's chart; ours"
+    " stays",
+    "default: admissionController.container.image.repository": IMAGE,
+    "not needed: webhooksCleanup": "no hook Job; Kubernetes deletes the webhook"
+    " configurations with the ClusterRole that owns them",
 }
 
 
-def convert(file: Path) -> subprocess.CompletedProcess[str]:
+def convert(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "deploy.values", str(file)],
+        [sys.executable, "-m", "deploy.values", *options, str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -61,18 +77,42 @@ def test_each_value_is_converted_or_reported(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(GIVEN)
     done = convert(file)
-    assert done.returncode == 0
-    lines = [line.removeprefix("left out: ") for line in done.stderr.splitlines()]
-    assert dict(line.split(": ", 1) for line in lines) == LOST
+    assert done.returncode == 1
+    lost = {f"left out: {path}": reason for path, reason in LOST.items()}
+    told = dict(line.rsplit(": ", 1) for line in done.stderr.splitlines())
+    assert told == {**lost, **NOTED}
     assert yaml.safe_load(done.stdout) == {
         "admissionController": {
             "replicas": 5,
             "container": {"resources": {"limits": {"memory": "1Gi"}}},
         },
-        "backgroundController": {"replicas": 2},
-        "reportsController": {"replicas": 2},
-        "features": {"policyExceptions": {"enabled": True, "namespace": "*"}},
+        "backgroundController": {"enabled": False},
+        "features": {
+            "policyExceptions": {"enabled": True, "namespace": "*"},
+            "admissionReports": {"enabled": False},
+        },
     }
+    assert convert(file, "--leave-out").returncode == 0
+
+
+def test_split_keeps_the_values_of_the_other_controllers(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("backgroundController: {replicas: 3, tolerations: [{key: a}]}")
+    done = convert(file, "--split")
+    assert (done.returncode, done.stderr) == (0, "")
+    kept = {"replicas": 3, "tolerations": [{"key": "a"}]}
+    assert yaml.safe_load(done.stdout) == {"split": True, "backgroundController": kept}
+
+
+def test_null_removes_a_user_that_the_platform_sets(tmp_path: Path) -> None:
+    """Elsewhere, null in Kyverno's values means the default."""
+    file = tmp_path / "values.yaml"
+    context = "podSecurityContext: {runAsUser: ~, fsGroup: ~}"
+    file.write_text(f"admissionController: {{replicas: ~, {context}}}")
+    done = convert(file)
+    assert done.returncode == 0
+    kept = {"podSecurityContext": {"runAsUser": None, "fsGroup": None}}
+    assert yaml.safe_load(done.stdout) == {"admissionController": kept}
 
 
 def test_helm_accepts_the_converted_values(helm: str, tmp_path: Path) -> None:
@@ -112,6 +152,19 @@ def test_empty_values_are_accepted(tmp_path: Path) -> None:
             "backgroundController.image.repository=kyverno/background-controller",
             "backgroundController.image.repository is an image of Kyverno",
         ),
+        (
+            "reportsController.image.repository=kyverno/reports-controller",
+            "reportsController.image.repository is an image of Kyverno",
+        ),
+        (
+            "reportsController.readinessProbe.httpGet.scheme=HTTPS",
+            "reportsController.readinessProbe is a probe of Kyverno",
+        ),
+        (
+            "admissionController.hostNetwork=true",
+            "admissionController.hostNetwork needs admissionController.dnsPolicy",
+        ),
+        ("admissionController.replicas=0", "admissionController.replicas is 0"),
         (
             "cleanupController.livenessProbe.httpGet.scheme=HTTPS",
             "cleanupController.livenessProbe is a probe of Kyverno",

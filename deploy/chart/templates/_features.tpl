@@ -80,3 +80,70 @@ and the component, and returns nothing if there is nothing to add. */}}
   {{- toYaml $root.Values.recording.volume | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* Names of objects, if they are not the usual ones. */}}
+{{- define "kyverno.names.env" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.config.name -}}
+- name: KYVERNO_MP_CONFIG_MAP_NAME
+  value: {{ . | quote }}
+{{ end -}}
+{{- with $root.Values.metricsConfig.name -}}
+- name: KYVERNO_MP_METRICS_CONFIG_MAP_NAME
+  value: {{ . | quote }}
+{{ end -}}
+{{- end }}
+
+{{- /* Ports of the webhook, if they are not the usual ones. */}}
+{{- define "kyverno.webhook.env" -}}
+{{- $values := (index . 0).Values.admissionController -}}
+{{- if ne (int $values.webhookServer.port) 9443 -}}
+- name: KYVERNO_MP_WEBHOOK_PORT
+  value: {{ $values.webhookServer.port | int | quote }}
+{{ end -}}
+{{- if ne (int $values.service.port) 443 -}}
+- name: KYVERNO_MP_SERVICE_PORT
+  value: {{ $values.service.port | int | quote }}
+{{ end -}}
+{{- end }}
+
+{{- /* Certificate authorities: the component's, else the global ones; a PEM before a
+volume. Returns the PEM or the volume in a dict, as JSON. */}}
+{{- define "kyverno.caCertificates" -}}
+{{- $root := index . 0 }}{{ $own := (index $root.Values (index . 1)).caCertificates | default dict -}}
+{{- $global := $root.Values.global.caCertificates | default dict -}}
+{{- $data := $own.data | default $global.data -}}
+{{- $volume := $own.volume | default $global.volume -}}
+{{- if $data }}{{ dict "data" $data | toJson }}{{ else if $volume }}{{ dict "volume" $volume | toJson }}{{ end -}}
+{{- end }}
+
+{{- define "kyverno.caCertificates.configMapName" -}}
+kyverno-{{ . | kebabcase }}-ca-certificates
+{{- end }}
+
+{{- define "kyverno.caCertificates.env" -}}
+{{- if include "kyverno.caCertificates" . -}}
+- name: SSL_CERT_FILE
+  value: /etc/kyverno/ca-certificates/ca-certificates.crt
+{{- end }}
+{{- end }}
+
+{{- define "kyverno.caCertificates.mounts" -}}
+{{- if include "kyverno.caCertificates" . -}}
+- name: ca-certificates
+  mountPath: /etc/kyverno/ca-certificates
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "kyverno.caCertificates.volumes" -}}
+{{- with include "kyverno.caCertificates" . }}{{ $given := fromJson . -}}
+- name: ca-certificates
+{{- if $given.data }}
+  configMap:
+    name: {{ include "kyverno.caCertificates.configMapName" (index $ 1) }}
+{{- else }}
+  {{- toYaml $given.volume | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -11,11 +11,11 @@ kyverno
 {{- end }}
 
 {{- define "kyverno.config.configMapName" -}}
-kyverno
+{{ .Values.config.name | default "kyverno" }}
 {{- end }}
 
 {{- define "kyverno.config.metricsConfigMapName" -}}
-kyverno-metrics
+{{ .Values.metricsConfig.name | default "kyverno-metrics" }}
 {{- end }}
 
 {{- define "kyverno.admission-controller.name" -}}
@@ -87,13 +87,41 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 
-{{- /* The flags for features and extraArgs. Takes the root and extraArgs. */}}
+{{- /* The pods' class: the component's, else the global one, else ours. */}}
+{{- define "kyverno.priorityClassName" -}}
+{{- $root := index . 0 }}{{ $own := index . 1 }}{{ $ours := "kyverno-admission-controller" }}
+{{- if and $own (ne $own $ours) }}{{ $own }}
+{{- else }}{{ $root.Values.global.priorityClassName | default $own }}
+{{- end }}
+{{- end }}
+
+{{- /* The names of the Secrets with credentials of registries. */}}
+{{- define "kyverno.pullSecrets" -}}
+{{ concat (keys .Values.imagePullSecrets | sortAlpha) (.Values.existingImagePullSecrets | sortAlpha) | join "," }}
+{{- end }}
+
+{{- /* The security context of pods; without users and groups if the platform sets them. */}}
+{{- define "kyverno.podSecurityContext" -}}
+{{- $root := index . 0 }}{{ $context := index . 1 | default dict -}}
+{{- if $root.Values.openshift }}{{ $context = omit $context "runAsUser" "runAsGroup" "fsGroup" }}{{ end -}}
+{{ toYaml $context }}
+{{- end }}
+
+{{- /* The flags for features and extraArgs. Takes the root, extraArgs, the component. */}}
 {{- define "kyverno.args" -}}
-{{- $root := index . 0 }}{{ $extra := index . 1 }}{{ $features := $root.Values.features }}
+{{- $root := index . 0 }}{{ $extra := index . 1 | default dict }}{{ $features := $root.Values.features }}
+{{- $ownCertificates := $features.disableCertManagerController.enabled }}
+{{- if $root.Values.admissionController.certManager.enabled }}{{ $ownCertificates = true }}{{ end }}
 {{- $flags := dict
+  "admissionReports" $features.admissionReports.enabled
+  "aggregateReports" $features.aggregateReports.enabled
+  "allowInsecureRegistry" $features.registryClient.allowInsecure
   "autoUpdateWebhooks" $features.autoUpdateWebhooks.enabled
+  "backgroundScan" $features.backgroundScan.enabled
+  "backgroundScanInterval" $features.backgroundScan.backgroundScanInterval
   "enableConfigMapCaching" $features.configMapCaching.enabled
-  "disableCertManagerController" $features.disableCertManagerController.enabled
+  "disableCertManagerController" $ownCertificates
+  "enableTuf" $features.tuf.enabled
   "excludeBootstrapResources" $features.excludeBootstrapResources.enabled
   "forceFailurePolicyIgnore" $features.forceFailurePolicyIgnore.enabled
   "generateMutatingAdmissionPolicy" $features.generateMutatingAdmissionPolicy.enabled
@@ -102,10 +130,35 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
   "apiCallTimeout" $features.globalContext.apiCallTimeout
   "maxGlobalContextEntries" $features.globalContext.maxGlobalContextEntries
   "loggingFormat" $features.logging.format
+  "mutatingAdmissionPolicyReports" $features.mutatingAdmissionPolicyReports.enabled
+  "openreportsEnabled" $root.Values.openreports.enabled
   "v" $features.logging.verbosity
   "enablePolicyException" $features.policyExceptions.enabled
   "exceptionNamespace" $features.policyExceptions.namespace
-  "protectManagedResources" $features.protectManagedResources.enabled }}
+  "policyReports" $features.policyReports.enabled
+  "protectManagedResources" $features.protectManagedResources.enabled
+  "skipResourceFilters" $features.backgroundScan.skipResourceFilters
+  "tlsKeyAlgorithm" $root.Values.admissionController.tlsKeyAlgorithm
+  "ttlReconciliationInterval" $features.ttlController.reconciliationInterval
+  "tufMirror" $features.tuf.mirror
+  "tufRoot" $features.tuf.root
+  "tufRootRaw" $features.tuf.rootRaw
+  "validatingAdmissionPolicyReports" $features.validatingAdmissionPolicyReports.enabled }}
+{{- $reporting := omit $features.reporting "allowedResults" }}
+{{- range $flag, $choice := dict "enableReporting" $reporting "allowedResults" ($features.reporting.allowedResults | default dict) }}
+{{- $on := list }}{{ $given := false }}
+{{- range $name, $value := $choice }}
+{{- if kindIs "invalid" $value }}{{ $value = true }}{{ else }}{{ $given = true }}{{ end }}
+{{- if $value }}{{ $on = append $on $name }}{{ end }}
+{{- end }}
+{{- if $given }}{{ $_ := set $flags $flag (join "," $on) }}{{ end }}
+{{- end }}
+{{- with $features.registryClient.credentialHelpers }}
+{{- $_ := set $flags "registryCredentialHelpers" (join "," .) }}
+{{- end }}
+{{- with include "kyverno.pullSecrets" $root }}
+{{- $_ := set $flags "imagePullSecrets" . }}
+{{- end }}
 {{- with $features.omitEvents.eventTypes }}
 {{- $_ := set $flags "omitEvents" (join "," .) }}
 {{- end }}
@@ -127,4 +180,24 @@ minAvailable: {{ .minAvailable }}
 {{- else -}}
 maxUnavailable: {{ .maxUnavailable }}
 {{- end }}
+{{- end }}
+
+{{- /* The value at a path, as JSON; null if there is none. Takes the values and the path. */}}
+{{- define "kyverno.valueAt" -}}
+{{- $part := index . 0 }}
+{{- range splitList "." (index . 1) }}
+{{- if kindIs "map" $part }}{{ $part = index $part . }}{{ else }}{{ $part = index (dict) . }}{{ end }}
+{{- end }}
+{{- toJson $part }}
+{{- end }}
+
+{{- /* Labels of an object of a template that is written by hand. Takes root, component. */}}
+{{- define "kyverno.handwritten" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/instance: kyverno
+app.kubernetes.io/part-of: kyverno
+app.kubernetes.io/name: kyverno-mp
+app.kubernetes.io/version: {{ $root.Chart.AppVersion }}
+{{ include "kyverno.labels" $root }}
 {{- end }}

@@ -19,6 +19,7 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import GENERATED_OBJECTS_MAX
+from kyverno_mp.program.generate.labels import without_tracking
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.values.jsonvalue import Json
@@ -97,6 +98,8 @@ class Collector:
         given = raw.get("metadata")
         metadata = dict(given) if type(given) is dict else {}
         is_clone = bool(metadata.get("resourceVersion"))
+        if is_clone:
+            metadata = without_tracking(metadata)
         source_uid = str(metadata.get("uid") or "") if is_clone else ""
         kind = _text(raw, "apiVersion"), _text(raw, "kind")
         if not self._sources.may_be_clone(source_uid, *kind):

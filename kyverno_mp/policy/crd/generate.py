@@ -12,7 +12,7 @@ import yaml
 
 from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS
 from kyverno_mp.policy.crd.kind import Column, Kind, Version
-from kyverno_mp.policy.crd.notation import TEXT, record
+from kyverno_mp.policy.crd.notation import TEXT, Schema, record
 from kyverno_mp.policy.crd.report_kinds import REPORT_KINDS
 from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
 from kyverno_mp.values.jsonvalue import Json
@@ -84,8 +84,32 @@ def _version(kind: Kind, version: Version) -> dict[str, Json]:
     if kind.has_status:
         made["subresources"] = {"status": {}}
     schema = record({**fields, **version.all_fields()}, description=kind.about)
-    made["schema"] = {"openAPIV3Schema": schema}
+    made["schema"] = {"openAPIV3Schema": _comparable(schema)}
     return made
+
+
+def _comparable(schema: Schema, *, is_in_list: bool = False) -> dict[str, Json]:
+    """Copy a schema without the defaults in items of lists.
+
+    K8S: three-way merges replace the lists of custom resources as a whole, so an item
+    with a default differs from the applied one for ever: Argo CD shows the policy as
+    OutOfSync. Defaults of maps do no harm. The documents have the same defaults.
+    """
+    copy = {
+        name: part
+        for name, part in schema.items()
+        if name != "default" or not is_in_list
+    }
+    if "properties" in copy:
+        copy["properties"] = {
+            name: _comparable(part, is_in_list=is_in_list)
+            for name, part in schema["properties"].items()
+        }
+    for name in ("items", "additionalProperties"):
+        if name in copy:
+            is_item = is_in_list or name == "items"
+            copy[name] = _comparable(schema[name], is_in_list=is_item)
+    return copy
 
 
 def _column(column: Column) -> dict[str, Json]:

@@ -9,6 +9,8 @@ Source: docs/behaviour/controllers 5.3.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kyverno_mp.values.jsonvalue import Json
+
 PREFIX: Final = "generate.kyverno.io/"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
@@ -28,6 +30,26 @@ TRIGGER_NAMESPACE: Final = f"{PREFIX}trigger-namespace"
 TRIGGER_UID: Final = f"{PREFIX}trigger-uid"
 TRIGGER_NAME: Final = f"{PREFIX}trigger-name"
 
+COPIES_TRACKING: Final = "kyverno-mp.io/copies-tracking"
+"""An annotation of a source: ``true``, and clones get the metadata of tracking, too."""
+_TRACKING: Final = frozenset(
+    {
+        "app.kubernetes.io/instance",
+        "applyset.kubernetes.io/part-of",
+        "config.k8s.io/owning-inventory",
+        "kubectl.kubernetes.io/last-applied-configuration",
+    }
+)
+_TRACKING_PREFIXES: Final = (
+    "argocd.argoproj.io/",
+    "helm.sh/",
+    "helm.toolkit.fluxcd.io/",
+    "kapp.k14s.io/",
+    "kustomize.toolkit.fluxcd.io/",
+    "meta.helm.sh/",
+    "objectset.rio.cattle.io/",
+)
+
 
 class Origin(NamedTuple):
     """The policy and the rule that generated an object."""
@@ -46,6 +68,29 @@ class TriggerIdentity(NamedTuple):
     name: str
     """Set only on objects from older releases."""
     uid: str
+
+
+def without_tracking(metadata: dict[str, Json]) -> dict[str, Json]:
+    """Return a source's metadata without what names the tool that manages the source.
+
+    Such a tool would take a clone for an object that was removed from its manifests,
+    and delete it.
+    """
+    annotations = metadata.get("annotations")
+    if type(annotations) is dict and annotations.get(COPIES_TRACKING) == "true":
+        return metadata
+    copy = dict(metadata)
+    for key in ("labels", "annotations"):
+        names = copy.get(key)
+        if type(names) is dict and any(map(_is_tracking, names)):
+            copy[key] = {
+                name: value for name, value in names.items() if not _is_tracking(name)
+            }
+    return copy
+
+
+def _is_tracking(name: str) -> bool:
+    return name in _TRACKING or name.startswith(_TRACKING_PREFIXES)
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:

@@ -13,6 +13,7 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.generate.labels import without_tracking
 from kyverno_mp.program.generate.sources import (
     find_source,
     keep_clone_within,
@@ -137,8 +138,11 @@ def _cloned(
     labels: Mapping[str, str],
     runtime: Runtime,
 ) -> Generated:
-    _charge_copies(runtime, source, metadata_of(source))
-    metadata = {**metadata_of(source)}
+    given = metadata_of(source)
+    _charge_copies(
+        runtime, source, given, given.get("labels"), given.get("annotations")
+    )
+    metadata = without_tracking({**given})
     group, _, version = str(source.get("apiVersion", "")).rpartition("/")
     of_source = {
         f"{_PREFIX}clone-source": "",

@@ -108,6 +108,20 @@ def test_clone_names_its_source(api: FakeApi) -> None:
     assert made["data"] == {"from": "1"}
 
 
+def test_tool_of_the_source_does_not_claim_its_clone(api: FakeApi) -> None:
+    """Otherwise, it would delete the clone, which its manifests do not have."""
+    raw = source(api)
+    tracking = {"argocd.argoproj.io/tracking-id": "x", "helm.sh/chart": "y"}
+    metadata = {**raw["metadata"], "annotations": {"own": "x", **tracking}}
+    api.put(SOURCE, **{**raw, "metadata": metadata})
+    policy(api, CLONES)
+    with held(api) as one:
+        generated(api, one)
+    made = stored(api, CLONE)
+    assert made is not None
+    assert made["metadata"]["annotations"] == {"own": "x"}
+
+
 EDITS: list[tuple[str, Json]] = [
     ("changed", {"data": {"from": "hand"}}),
     ("its labels removed", {"metadata": {"labels": {}}}),

@@ -16,6 +16,7 @@ from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.settings.settings import Settings
+from tests.argo_health import health
 from tests.unit.cleanup.cluster import (
     CEL,
     Recorded,
@@ -670,6 +671,39 @@ def test_corrected_policy_becomes_ready(
         one.settle()
         assert deleting_status(api)["conditionStatus"]["ready"] is True
         assert list(conditions(api)) == ["RBACPermissionsGranted"]
+
+
+def deleting_health(api: FakeApi) -> str:
+    with api.lock:
+        return health(api.objects[CEL, "", "deletingpolicies", "d"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("@yearly", "Healthy"), ("soon", "Degraded")]
+)
+def test_changed_policy_is_assessed_before_its_next_run(
+    api: FakeApi,
+    clock: TurnedClock,
+    recorded: Recorded,
+    schedule: str,
+    expected: str,
+) -> None:
+    """Otherwise, Argo CD would wait for the next run, which may be in a year."""
+    serve_kinds(api)
+    deleting(api)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        clock.turn(60)
+        one.settle()
+        before = deleting_status(api)
+        assert deleting_health(api) == "Healthy"
+        assert cleaned(api)["observedGeneration"] == 1
+        raw = deleting(api, schedule=schedule, status=before)
+        metadata = {**raw["metadata"], "generation": 2}
+        api.put(f"{CEL}/deletingpolicies/d", **{**raw, "metadata": metadata})
+        assert deleting_health(api) == "Progressing"
+        one.settle()
+        assert deleting_health(api) == expected
+        assert deleting_status(api)["lastExecutionTime"] == before["lastExecutionTime"]
 
 
 def test_unwritable_status_is_reported_immediately(

@@ -3,6 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
+from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.policy_status import (
     InForce,
     Pass,
@@ -11,9 +14,13 @@ from kyverno_mp.controllers.policy_status import (
     Served,
     status_of,
 )
+from kyverno_mp.controllers.unproved_status import with_unproved
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.cel_kinds.served import decode_served
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
+from tests.argo_health import health
 from tests.unit.kube.fake_api import FakeApi, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,6 +37,29 @@ RAW: Any = {
                 "validate": {"message": "m", "pattern": {"spec": {"x": "?*"}}},
             }
         ]
+    },
+}
+
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
+CEL_BODIES: dict[str, Any] = {
+    "ValidatingPolicy": {"validations": [{"expression": "true"}]},
+    "MutatingPolicy": {
+        "mutations": [
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": "Object{}"},
+            }
+        ]
+    },
+    "GeneratingPolicy": {"generate": [{"expression": "true"}]},
+    "ImageValidatingPolicy": {
+        "matchImageReferences": [{"glob": "*"}],
+        "validations": [{"expression": "true"}],
     },
 }
 
@@ -61,6 +91,49 @@ def test_status_has_upstreams_fields() -> None:
     assert names == ["autogen-r", "autogen-cronjob-r"]
     assert status["validatingadmissionpolicy"] == {"generated": False, "message": ""}
     assert "ready" not in status
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_policy_in_force_is_healthy_in_argo_cd(namespace: str) -> None:
+    """Otherwise, each Application with a policy would be Progressing for ever."""
+    kind = "Policy" if namespace else "ClusterPolicy"
+    metadata = {"name": "p", **({"namespace": namespace} if namespace else {})}
+    raw = {**RAW, "kind": kind, "metadata": metadata}
+    document = decode(raw)
+    assert isinstance(document, ClusterPolicy | Policy)
+    status = status_of(document, {}, NOW, ready=True, message="")
+    assert health({**raw, "status": status}) == "Healthy"
+    status = status_of(document, status, NOW, ready=False, message="why")
+    worse = "Progressing" if namespace else "Degraded"
+    assert health({**raw, "status": status}) == worse
+
+
+@pytest.mark.parametrize("body", CEL_BODIES, ids=str)
+@pytest.mark.parametrize("admission", [True, False])
+def test_cel_policy_in_force_is_healthy_in_argo_cd(
+    body: str, *, admission: bool
+) -> None:
+    """Also after a condition about an earlier version, and for scans alone."""
+    raw: Any = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": body,
+        "metadata": {"name": "p", "generation": 2},
+        "spec": {
+            **CEL_BODIES[body],
+            "matchConstraints": {"resourceRules": [PODS]},
+            "evaluation": {"admission": {"enabled": admission}},
+        },
+    }
+    document = decode_served(raw)
+    assert not isinstance(document, CelPolicyException)
+    earlier = {**raw, "metadata": {"name": "p", "generation": 1}}
+    before = with_unproved(earlier, NOW)
+    assert before is not None
+    given = before["status"]
+    status = cel_status_of(document, given, NOW, ready=True, message="")
+    assert health({**raw, "status": status}) == "Healthy"
+    status = cel_status_of(document, status, NOW, ready=False, message="why")
+    assert health({**raw, "status": status}) == "Degraded"
 
 
 def test_time_changes_only_with_the_condition() -> None:

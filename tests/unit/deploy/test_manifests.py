@@ -291,6 +291,9 @@ def test_no_role_has_wildcard_permissions(objects: list[dict[str, Any]]) -> None
             }
             assert set(rule["resourceNames"]) <= ours
         assert not {"pods/exec", "nodes/proxy"} & set(rule["resources"])
+        if "customresourcedefinitions" in rule["resources"]:
+            # Otherwise, definitions from Git could differ from the live ones.
+            assert set(rule["verbs"]) <= {"get", "list", "watch"}
         if "serviceaccounts/token" in rule["resources"]:
             assert rule["resourceNames"]
 
@@ -539,8 +542,27 @@ def test_pods_are_spread_and_prioritized(objects: list[dict[str, Any]]) -> None:
     assert all(one["matchLabels"] == SELECTOR for one in selectors)
     # One node or zone must suffice where no others exist.
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
-    (budget,) = of_kind(objects, "PodDisruptionBudget")
-    assert 0 < budget["spec"]["maxUnavailable"] < spec["replicas"]
+
+
+def test_a_drain_leaves_a_replica_of_each_role(objects: list[dict[str, Any]]) -> None:
+    replicas = {
+        one["metadata"]["name"]: one["spec"]["replicas"]
+        for one in of_kind(objects, "Deployment")
+    }
+    budgets = {
+        one["metadata"]["name"]: one["spec"]
+        for one in of_kind(objects, "PodDisruptionBudget")
+    }
+    assert set(budgets) == set(replicas)
+    for name, budget in budgets.items():
+        assert 0 < budget["maxUnavailable"] < replicas[name]
+        # A pod that is not ready must not block a drain.
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        component = name.removeprefix("kyverno-")
+        assert budget["selector"]["matchLabels"] == {
+            **SELECTOR,
+            "app.kubernetes.io/component": component,
+        }
 
 
 def test_probes_use_existing_endpoints(objects: list[dict[str, Any]]) -> None:

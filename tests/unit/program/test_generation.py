@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
@@ -165,6 +167,50 @@ def test_clone_drops_the_metadata_of_its_source() -> None:
             **LABELS,
         },
     }
+
+
+TRACKING = {
+    "app.kubernetes.io/instance": "shop-app",
+    "applyset.kubernetes.io/part-of": "applyset-x",
+    "argocd.argoproj.io/tracking-id": "shop-app:/Secret:base/regcred",
+    "config.k8s.io/owning-inventory": "x",
+    "helm.sh/chart": "shop-1.0.0",
+    "helm.toolkit.fluxcd.io/name": "shop",
+    "kapp.k14s.io/app": "1",
+    "kubectl.kubernetes.io/last-applied-configuration": "{}",
+    "kustomize.toolkit.fluxcd.io/name": "shop",
+    "meta.helm.sh/release-name": "shop",
+    "objectset.rio.cattle.io/hash": "x",
+}
+"""What tools that manage objects write into them."""
+
+
+@pytest.mark.parametrize("body", ["clone", "cloneList"])
+def test_tool_of_the_source_does_not_claim_its_clones(body: str) -> None:
+    """Otherwise, the tool would delete each clone, which its manifests do not have."""
+    metadata = {
+        **SECRET["metadata"],
+        "labels": {"sync": "yes", **TRACKING},
+        "annotations": {"own": "x", **TRACKING},
+    }
+    source = {**SECRET, "metadata": metadata}
+    bodies: dict[str, Any] = {
+        "clone": target(clone={"name": "regcred", "namespace": "base"}),
+        "cloneList": {
+            "namespace": "shop",
+            "cloneList": {"kinds": ["v1/Secret"], "namespace": "base"},
+        },
+    }
+    (copy,) = made(run(rule(bodies[body]), objects=[source])[0])
+    assert not TRACKING.keys() & copy["metadata"]["labels"].keys()
+    assert copy["metadata"]["labels"]["sync"] == "yes"
+    assert copy["metadata"]["annotations"] == {"own": "x"}
+    assert source["metadata"] == metadata
+
+    metadata["annotations"] = {"kyverno-mp.io/copies-tracking": "true", **TRACKING}
+    (copy,) = made(run(rule(bodies[body]), objects=[source])[0])
+    assert copy["metadata"]["annotations"] == metadata["annotations"]
+    assert copy["metadata"]["labels"].items() >= TRACKING.items()
 
 
 def test_missing_source_is_an_error_and_generates_nothing() -> None:
