@@ -10,7 +10,7 @@ with a segmentation fault. A module therefore creates its records and decoders w
 is imported, where only one thread runs; tests/unit/test_tidy_records.py checks this.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -57,7 +57,7 @@ _SCALARS: Final = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 @cache
-def _parts_of(kind: type) -> Callable[[Any], Iterable[Any]]:
+def _parts_of(kind: Any) -> Callable[[Any], Iterable[Any]]:
     """Return a function that lists what a value of a type contains."""
     if issubclass(kind, tuple | list):
         return iter
@@ -81,5 +81,6 @@ def nested(value: object) -> list[Any]:
     PERF: texts, numbers and nulls, which are most of a policy, are left out; a policy
     is searched for several things while it is compiled.
     """
-    parts = _parts_of(type(value))(value)
+    kind: Hashable = type(value)
+    parts = _parts_of(kind)(value)
     return [part for part in parts if type(part) not in _SCALARS]
