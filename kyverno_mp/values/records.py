@@ -10,7 +10,7 @@ with a segmentation fault. A module therefore creates its records and decoders w
 is imported, where only one thread runs; tests/unit/test_tidy_records.py checks this.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -81,6 +81,6 @@ def nested(value: object) -> list[Any]:
     PERF: texts, numbers and nulls, which are most of a policy, are left out; a policy
     is searched for several things while it is compiled.
     """
-    kind: Hashable = type(value)
+    kind: Any = type(value)
     parts = _parts_of(kind)(value)
     return [part for part in parts if type(part) not in _SCALARS]

@@ -26,7 +26,7 @@ TRIGGER = {
     "kind": "Namespace",
     "metadata": {"name": "shop", "uid": "u-1", "labels": {"team": "a"}},
 }
-SECRET = {
+SECRET: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Secret",
     "metadata": {
