@@ -73,7 +73,7 @@ def test_source_distribution_is_complete(built: Path) -> None:
     with tarfile.open(file) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
     wanted = tracked("kyverno_mp", "config", "docs", "deploy", "setup.cfg")
-    wanted |= {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
+    wanted |= {"README.md", "CHANGELOG.md", "LICENSE", "NOTICE", "pyproject.toml"}
     links = {name for name in wanted if (ROOT / name).is_symlink()}
     assert wanted - links - found == set()
     assert len(wanted) > 500
@@ -152,7 +152,8 @@ def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
 
 def test_image_needs_no_samples(tmp_path: Path) -> None:
     """The image's recipe copies only the package, not the wheel's other files."""
-    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
+    names = ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "NOTICE")
+    for name in (*names, "kyverno_mp"):
         (tmp_path / name).symlink_to(ROOT / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
     run(*pip, "--wheel-dir", str(tmp_path / "out"), str(tmp_path), cwd=tmp_path)
