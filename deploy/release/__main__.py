@@ -10,6 +10,7 @@ then the modules in the order of `_make`. May touch: the folder, the package ind
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from deploy.release.source import (
     Refused,
     Release,
     check_publishable,
+    check_repository,
     environment,
     stage,
 )
@@ -50,6 +52,9 @@ def arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--image-digest", default="", help="of the pushed image")
     parser.add_argument("--programs", type=Path, help="folder of archives to include")
+    parser.add_argument(
+        "--only-program", action="store_true", help="make this platform's archive only"
+    )
     parser.add_argument("--interpreter", type=Path, default=Path(sys.base_prefix))
     given = parser.parse_args()
     if not given.repository and not given.dry_run:
@@ -64,6 +69,7 @@ def main() -> int:
     try:
         if not given.dry_run:
             check_publishable(given.version)
+            check_repository(given.repository)
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         with tempfile.TemporaryDirectory(prefix="release-") as folder:
@@ -73,6 +79,9 @@ def main() -> int:
                 given.repository or _EXAMPLE,
                 image_digest=given.image_digest,
             )
+            if given.only_program:
+                _only_program(release, output, given)
+                return 0
             for path in _make(release, output, given):
                 _say(f"made {path.name}")
         origin = _sign(release, output) if given.dry_run else None
@@ -114,7 +123,24 @@ def _programs(
             yield Path(shutil.copy2(program.path, output / program.path.name))
         return
     (wheel,) = output.glob("*.whl")
-    yield program_archive(
+    yield _program(release, output, given, wheel)
+
+
+def _only_program(release: Release, output: Path, given: argparse.Namespace) -> None:
+    """Make this platform's archive; equal trees give the same wheel everywhere."""
+    folder = release.tree.parent / "distributions"
+    folder.mkdir()
+    wheel, _ = distributions(release, folder)
+    path = _program(release, output, given, wheel)
+    unpacked = unpack(path, release.tree.parent / "program")
+    subprocess.run([unpacked / "kyverno-mp", "version"], check=True)
+    _say(f"made {path.name}")
+
+
+def _program(
+    release: Release, output: Path, given: argparse.Namespace, wheel: Path
+) -> Path:
+    return program_archive(
         wheel,
         output,
         given.interpreter,

@@ -10,7 +10,6 @@ only the C library. Any other one works if its libraries can be copied beside it
 Linux, libraries.py does this.
 """
 
-import argparse
 import platform
 import shutil
 import subprocess
@@ -25,7 +24,6 @@ from deploy.release.source import (
     ROOT,
     Refused,
     clean_environment,
-    commit_time,
     program_file,
 )
 
@@ -33,7 +31,7 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _LEFT_OUT: Final = (
     *("test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "pydoc_data"),
     *("site-packages", "__pycache__", "config-*", "_tkinter.*", "_test*", "_xx*"),
-    *("_ctypes_test.*", "*.a"),
+    *("_ctypes_test.*", "*.a", "EXTERNALLY-MANAGED"),
 )
 """Parts of the library that no command imports."""
 _START: Final = """\
@@ -137,26 +135,3 @@ def unpack(archive: Path, folder: Path) -> Path:
         content.extractall(folder, filter="tar")
     (home,) = folder.iterdir()
     return home
-
-
-def main() -> None:
-    """Make the archive for this platform; print its path."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.release.program")
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--interpreter", type=Path, default=Path(sys.base_prefix))
-    given = parser.parse_args()
-    version = given.wheel.name.split("-")[1]
-    given.folder.mkdir(parents=True, exist_ok=True)
-    path = program_archive(
-        given.wheel.resolve(),
-        given.folder.resolve(),
-        given.interpreter.resolve(),
-        version=version,
-        epoch=commit_time(),
-    )
-    sys.stdout.write(f"{path}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -134,6 +134,13 @@ def check_publishable(version: str) -> None:
             raise Refused(f"{name} has changes under Unreleased")
 
 
+def check_repository(repository: str) -> None:
+    """Require that the published facts name this repository. Raises: Refused."""
+    page = f"https://github.com/{repository}"
+    if page not in (ROOT / "SECURITY-INSIGHTS.yml").read_text():
+        raise Refused(f"SECURITY-INSIGHTS.yml does not name {page}")
+
+
 def git(*words: str) -> str:
     """Return what git prints about the checkout."""
     done = subprocess.run(

@@ -2,7 +2,7 @@
 
 Takes: the identity of the workflow, a statement. Gives: a Sigstore bundle, and the
 trusted root that verifies it and nothing else. Next: verify.py. May touch: nothing.
-Source: sigstore/protobuf-specs; https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md.
+Source: sigstore/protobuf-specs; sigstore/fulcio (the issuer of a certificate).
 
 The keys are thrown away, so nobody can sign with them later.
 """
