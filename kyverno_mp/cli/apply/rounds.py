@@ -5,7 +5,6 @@ of each object. Next: command. May touch: worker processes of its own, standard 
 Source: docs/behaviour/cli 2, 6.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -18,6 +17,7 @@ from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import Error, NamespaceGone
 from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.settings.machine import cores
 from kyverno_mp.values.jsonvalue import Json
 
 _EVALUATIONS_PER_JOB: Final = 100_000
@@ -90,6 +90,5 @@ def _nothing() -> None:
 
 
 def _jobs(options: Options, evaluations: int) -> int:
-    cores = len(os.sched_getaffinity(0))
     worth = evaluations // _EVALUATIONS_PER_JOB
-    return options.jobs or max(1, min(cores, worth))
+    return options.jobs or max(1, min(cores(), worth))

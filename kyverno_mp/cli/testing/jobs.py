@@ -5,7 +5,6 @@ after its printed lines. Next: command. May touch: worker processes of
 cli/shell/jobs.py.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -16,6 +15,7 @@ from kyverno_mp.cli.shell.jobs import Advance, run_steps
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.errors import Error
+from kyverno_mp.settings.machine import cores
 
 _TESTS_PER_JOB: Final = 32
 """Tests that one core runs in about 0.1 s. For fewer, a fork costs more than it
@@ -32,8 +32,7 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 def jobs_for(asked: int, tests: int) -> int:
     """Return the number of workers; 0 means as many as are useful."""
-    cores = len(os.sched_getaffinity(0))
-    return asked or max(1, min(cores, tests // _TESTS_PER_JOB))
+    return asked or max(1, min(cores(), tests // _TESTS_PER_JOB))
 
 
 def run_all(
