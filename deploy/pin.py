@@ -6,7 +6,7 @@ setup.cfg or, with ``--upgrade``, to get newer versions; a test compares the fil
 setup.cfg. May touch: those files.
 
 The image omits the Kubernetes client: only the command line uses it, for kubeconfigs
-with an OIDC login, and it has about twenty dependencies that no other package needs.
+with an OIDC login, and it has ten dependencies that no other package needs.
 """
 
 import configparser

@@ -19,6 +19,8 @@ from kyverno_mp import __version__
 from tests.packages.conftest import ROOT
 from tests.waiting import HANG_S
 
+PACKAGES_MAX = 40
+INSTALLED_BYTES_MAX = 250 * 10**6
 # Building and installing fetch from the package index.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -94,6 +96,16 @@ def test_wheel_contains_the_package_and_the_samples(built: Path) -> None:
     assert {name.removeprefix(share) for name in found if share in name} == samples
     tops = {name.partition("/")[0].partition("-")[0] for name in found}
     assert {top.partition(".")[0] for top in tops} == {"kyverno_mp"}
+
+
+def test_an_installation_is_small(environment: Path) -> None:
+    """A failure means: a dependency, or a new version of it, brings much with it."""
+    packages = next((environment / "lib").glob("python3*/site-packages"))
+    names = {path.name.partition("-")[0] for path in packages.glob("*.dist-info")}
+    names -= {"pip", "setuptools"}
+    assert len(names) <= PACKAGES_MAX, sorted(names)
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
+    assert size <= INSTALLED_BYTES_MAX
 
 
 def test_installed_program_reports_its_version(environment: Path) -> None:
