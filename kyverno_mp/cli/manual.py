@@ -28,7 +28,7 @@ def manual_page(
 def _lines(
     path: Sequence[str], command: click.Command, related: Sequence[str]
 ) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(path))
+    context = click.Context(command, info_name=" ".join(path), show_default=True)
     name = "-".join(path)
     yield f'.TH {_plain(name.upper())} 1 "" "kyverno-mp {__version__}" ""'
     yield from (

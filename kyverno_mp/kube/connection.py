@@ -27,13 +27,23 @@ from kyverno_mp.limits import (
     RESPONSE_PART_BYTES_MIN,
     RESPONSE_SMALL_PARTS_MAX,
 )
-from kyverno_mp.settings.machine import KEEPALIVE
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _CONNECT_S_MAX: Final = 10.0
 _READ_BYTES: Final = 65536
+_KEEPALIVE: Final = tuple(
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPALIVE", 30),  # its name on macOS
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+    )
+    if hasattr(socket, name)
+)
+"""Options of TCP, and seconds or probes."""
 
 
 class ResponseTooLong(http.client.HTTPException):
@@ -238,7 +248,7 @@ class Connection(http.client.HTTPConnection):
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE:
+            for option, value in _KEEPALIVE:
                 raw.setsockopt(socket.IPPROTO_TCP, option, value)
             if self._context is not None:
                 raw = self._context.wrap_socket(raw, server_hostname=self._server_name)

@@ -1,7 +1,7 @@
 """Ask the machine for what only Linux offers, with a fallback for other systems.
 
 Room: settings. Takes: descriptors, process ids. Gives: cores, reserve, anonymous_file,
-start_ticks, boot_ns, KEEPALIVE. Next: process/supervision/parent_death.py, whose calls
+start_ticks, boot_ns. Next: process/supervision/parent_death.py, whose calls
 have fallbacks, too. May touch: files of descriptors, /proc, clocks.
 
 macOS runs the command line and the standalone service (docs/get.md). Names that a
@@ -9,25 +9,12 @@ system lacks are looked up by name, so that importing a module never fails.
 """
 
 import os
-import socket
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
 
 _BLOCK_BYTES: Final = 4096
 _TICKS_PER_S: Final = 100
-KEEPALIVE: Final = tuple(
-    (getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", 30),
-        ("TCP_KEEPALIVE", 30),  # its name on macOS
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 3),
-    )
-    if hasattr(socket, name)
-)
-"""Options of TCP, and seconds or probes."""
 
 
 def cores() -> int:
@@ -55,6 +42,9 @@ def anonymous_file(name: str) -> int:
     create = getattr(os, "memfd_create", None)
     if create:
         return int(create(name))
+    # Imported late: most commands come here never, and start faster without it.
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

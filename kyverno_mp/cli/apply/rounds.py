@@ -17,7 +17,6 @@ from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import Error, NamespaceGone
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.settings.machine import cores
 from kyverno_mp.values.jsonvalue import Json
 
 _EVALUATIONS_PER_JOB: Final = 100_000
@@ -91,4 +90,8 @@ def _nothing() -> None:
 
 def _jobs(options: Options, evaluations: int) -> int:
     worth = evaluations // _EVALUATIONS_PER_JOB
-    return options.jobs or max(1, min(cores(), worth))
+    if options.jobs or worth <= 1:
+        return options.jobs or 1
+    from kyverno_mp.settings.machine import cores  # a short run does without it
+
+    return min(cores(), worth)

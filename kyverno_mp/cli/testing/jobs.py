@@ -15,7 +15,6 @@ from kyverno_mp.cli.shell.jobs import Advance, run_steps
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.errors import Error
-from kyverno_mp.settings.machine import cores
 
 _TESTS_PER_JOB: Final = 32
 """Tests that one core runs in about 0.1 s. For fewer, a fork costs more than it
@@ -32,7 +31,12 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 def jobs_for(asked: int, tests: int) -> int:
     """Return the number of workers; 0 means as many as are useful."""
-    return asked or max(1, min(cores(), tests // _TESTS_PER_JOB))
+    worth = tests // _TESTS_PER_JOB
+    if asked or worth <= 1:
+        return asked or 1
+    from kyverno_mp.settings.machine import cores  # a short run does without it
+
+    return min(cores(), worth)
 
 
 def run_all(
