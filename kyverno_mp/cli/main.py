@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from kyverno_mp import UPSTREAM_VERSION, __version__
-from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
+from kyverno_mp.cli.commands.declare import PLUGINS, PROGRAM, Example, Group
 from kyverno_mp.cli.output.screen import screens
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.shell.exit_codes import (
@@ -154,10 +154,10 @@ cli = _LazyGroup(
 def program_of(path: str) -> str:
     """Return the program's name for help and errors.
 
-    kubectl runs a program ``kubectl-kyverno`` as its command ``kubectl kyverno``.
+    kubectl runs a program ``kubectl-kyverno_mp`` as its command ``kubectl kyverno-mp``.
     """
     name = path.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
-    return PLUGIN if name == "kubectl-kyverno" else PROGRAM
+    return PLUGINS.get(name, PROGRAM)
 
 
 def run(arguments: Sequence[str], program: str = PROGRAM) -> int:

@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 
 _CONNECT_S_MAX: Final = 10.0
 _READ_BYTES: Final = 65536
-_KEEPALIVE: Final = (
-    (socket.TCP_KEEPIDLE, 30),
-    (socket.TCP_KEEPINTVL, 10),
-    (socket.TCP_KEEPCNT, 3),
+_KEEPALIVE: Final = tuple(
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPALIVE", 30),  # its name on macOS
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+    )
+    if hasattr(socket, name)
 )
+"""Options of TCP, and seconds or probes."""
 
 
 class ResponseTooLong(http.client.HTTPException):

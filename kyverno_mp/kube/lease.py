@@ -18,7 +18,6 @@ cannot cause one. Without the permission to watch, they read it in each retry pe
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.followed import named, version_number
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.settings.machine import boot_ns
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -44,11 +44,6 @@ _TIMEOUT_RETRIES: Final = 1.5
 _FAILED_RETRIES: Final = 0.25
 _LOOK_S: Final = 0.25
 """How often ``run`` looks at the clock and at the watch, without a call."""
-
-
-def boot_ns() -> int:
-    """Return the time since boot, sleep included. Unit: nanoseconds."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

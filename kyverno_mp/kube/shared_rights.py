@@ -20,7 +20,8 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.kube.rights import MissingRights, Right
-from kyverno_mp.telemetry.page import is_running, start_ticks
+from kyverno_mp.settings.machine import start_ticks
+from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
 _SUFFIX: Final = ".rights"

@@ -19,9 +19,9 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import DependencyError, KubeUnavailable
-from kyverno_mp.kube.lease import boot_ns
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.settings.machine import boot_ns
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)

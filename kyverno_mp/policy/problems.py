@@ -33,6 +33,8 @@ class Problem(NamedTuple):
     reason: str
     upstream: str = ""
     column: int = 0
+    known: tuple[str, ...] = ()
+    """The fields that exist beside an unknown one."""
 
     def __str__(self) -> str:
         place = f"{self.path} (rule {self.rule})" if self.rule else self.path

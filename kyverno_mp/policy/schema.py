@@ -170,7 +170,8 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
         elif type(others) is dict:
             yield from _problems(item, others, place)
         elif known and not is_open:
-            yield Problem(UNKNOWN_FIELD, place, "", f'unknown field "{name}"')
+            reason = f'unknown field "{name}"'
+            yield Problem(UNKNOWN_FIELD, place, "", reason, known=tuple(known))
     refused = schema.get("not")
     if refused and not any(_problems(value, refused, path)):
         both = " and ".join(refused["required"])

@@ -35,6 +35,11 @@ _CONNECT_PAUSE_S: Final = 0.1
 _CONNECT_PAUSE_S_MAX: Final = 1.0
 """While another replica holds the lease, there is no coordinator to connect to."""
 _CREDENTIALS: Final = struct.Struct("3i")
+_SOL_LOCAL: Final = 0
+_LOCAL_PEERCRED: Final = 1
+_XUCRED: Final = struct.Struct("2I")
+"""The begin of xucred of macOS: version, uid (sys/ucred.h)."""
+_XUCRED_BYTES: Final = 76
 
 
 @dataclass(slots=True)
@@ -200,8 +205,15 @@ def _next(link: socket.socket) -> bytes | None:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a path of the socket that fits into the 108 bytes of a Unix address."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    """Yield a path of the socket that fits into the 108 bytes of a Unix address.
+
+    Elsewhere than on Linux, the runtime folder must have a short name.
+    """
+    flags = getattr(os, "O_PATH", None)
+    if flags is None:
+        yield str(path)
+        return
+    folder = os.open(path.parent, flags | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
@@ -209,7 +221,11 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def _uid_of(link: socket.socket) -> int:
-    data = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        data = link.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
+        return int(_XUCRED.unpack_from(data)[1])
+    data = link.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(data)[1])
 
 

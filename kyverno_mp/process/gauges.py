@@ -191,6 +191,6 @@ def _of_processes(gauges: Gauges, processes: Mapping[str, int]) -> None:
                 times = process.cpu_times()
         except psutil.Error:
             continue
-        gauges[PSS][(name,)] = memory.pss
+        gauges[PSS][(name,)] = getattr(memory, "pss", memory.uss)  # macOS has no PSS
         gauges[USS][(name,)] = memory.uss
         gauges[CPU][(name,)] = times.user + times.system

@@ -44,6 +44,7 @@ from kyverno_mp.limits import (
     TRIGGER_JOURNAL_BYTES_MAX,
 )
 from kyverno_mp.queues.fair import FairRing
+from kyverno_mp.settings.machine import reserve
 
 FOLDER: Final = "journals"
 """Name of the folder of all channels below the runtime folder."""
@@ -168,7 +169,7 @@ class Journal(_Mapped):
             try:
                 # Without reserved memory, a store to the page would cause a SIGBUS
                 # later.
-                os.posix_fallocate(descriptor, 0, size)
+                reserve(descriptor, 0, size)
             except OSError as error:
                 os.close(descriptor)
                 raise StateError(

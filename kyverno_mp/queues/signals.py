@@ -20,6 +20,7 @@ _SETTLE_S_MAX: Final = 0.5
 """Lets another thread that has received the SIGCONT record it, on a busy machine, too.
 Only a signal that arrives exactly at the end of a wait is delayed by it."""
 _SETTLE_S: Final = 0.005
+_LOOK_S: Final = 0.05
 
 
 class SignalWait:
@@ -34,15 +35,37 @@ class SignalWait:
         until_s = time.monotonic() + seconds
         wanted = frozenset(signals)
         self._continued = False
-        found = signal.sigtimedwait(wanted, seconds)
+        timed = getattr(signal, "sigtimedwait", None)
+        if timed is None:
+            return _wait_elsewhere(wanted, until_s)
+        found = timed(wanted, seconds)
         if found is None or found.si_signo not in wanted:
             return 0
+        number = int(found.si_signo)
         if time.monotonic() < until_s:
-            return found.si_signo
+            return number
         until_s = time.monotonic() + _SETTLE_S_MAX
         while not self._continued and time.monotonic() < until_s:
             time.sleep(_SETTLE_S)
-        return 0 if self._continued else found.si_signo
+        return 0 if self._continued else number
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self._continued = True
+
+
+def _wait_elsewhere(wanted: frozenset[signal.Signals], until_s: float) -> int:
+    """Look at the pending signals now and then: macOS has no wait with a limit."""
+    if signal.SIGCHLD in wanted and signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL:
+        # Without a handler, macOS discards it, blocked or not.
+        signal.signal(signal.SIGCHLD, _ignore)
+    while True:
+        if pending := wanted & signal.sigpending():
+            return int(signal.sigwait(pending))
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return 0
+        time.sleep(min(left_s, _LOOK_S))
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing."""

@@ -21,6 +21,7 @@ from kyverno_mp.settings.fields import (
     variable,
     variable_of,
 )
+from kyverno_mp.settings.machine import cores
 from kyverno_mp.settings.nearest import nearest
 from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.texts import CHECKS
@@ -95,7 +96,7 @@ def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
     """Compute the defaults that depend on the machine: workers, folder, log format."""
     workers = settings.webhook_workers
     if workers == ONE_PER_CORE:
-        workers = len(os.sched_getaffinity(0))
+        workers = cores()
     runtime_dir = settings.runtime_dir
     if not runtime_dir:
         base = env.get("XDG_RUNTIME_DIR", "")

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.errors import SnapshotUnusable, Where
+from kyverno_mp.settings.machine import reserve
 from kyverno_mp.snapshot.read import check_private_file
 from kyverno_mp.snapshot.write import prepare_directory
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -110,7 +111,7 @@ class ControlPage:
             os.ftruncate(descriptor, _PAGE_BYTES)
         try:
             # Without reserved memory, a later store to the page would cause a SIGBUS.
-            os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
+            reserve(descriptor, 0, _PAGE_BYTES)
         except OSError as error:
             os.close(descriptor)
             raise SnapshotUnusable(

@@ -30,6 +30,7 @@ import msgspec
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
+from kyverno_mp.settings.machine import reserve, start_ticks
 from kyverno_mp.snapshot.room import has_room
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
@@ -77,16 +78,6 @@ GAUGES: Final = (
 share."""
 _GAUGES_AT: Final = 8
 _BOUNDS: Final = msgspec.json.Decoder(list[float])
-
-
-def start_ticks(pid: int) -> int:
-    """Return the start time of a process, in clock ticks; 0 if it has exited."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
-    except OSError:
-        return 0
-    parts = words.split()
-    return 0 if parts[0] in "ZX" else int(parts[19])
 
 
 def is_running(pid: int, ticks: int) -> bool:
@@ -235,7 +226,7 @@ class Page:
 def _has_memory(descriptor: int, at: int, size: int) -> bool:
     """Reserve memory for these bytes; without it, a store could cause a SIGBUS."""
     try:
-        os.posix_fallocate(descriptor, at, size)
+        reserve(descriptor, at, size)
     except OSError as error:
         return error.errno not in _NO_MEMORY
     return True

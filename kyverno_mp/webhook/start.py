@@ -29,6 +29,7 @@ from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
+from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
 from kyverno_mp.snapshot.callers import CALLERS, callers_of
@@ -38,7 +39,7 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
+from kyverno_mp.telemetry.page import GAUGES, Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (

@@ -20,6 +20,7 @@ from typing import Any, Final
 import uvloop
 from gunicorn.workers import base
 
+from kyverno_mp.settings.machine import anonymous_file
 from kyverno_mp.webhook.http.accept import Acceptor
 from kyverno_mp.webhook.http.connections import Connections
 from kyverno_mp.webhook.http.tls import Certificates
@@ -52,7 +53,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
     def __init__(self, *arguments: Any) -> None:
         """Create the worker in the arbiter, before the fork."""
         super().__init__(*arguments)
-        self._served = os.memfd_create("served")
+        self._served = anonymous_file("served")
         """A file in memory for the arbiter, not empty once this worker has served."""
 
     def has_served(self) -> bool:

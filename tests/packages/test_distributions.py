@@ -19,6 +19,8 @@ from kyverno_mp import __version__
 from tests.packages.conftest import ROOT
 from tests.waiting import HANG_S
 
+PACKAGES_MAX = 40
+INSTALLED_BYTES_MAX = 250 * 10**6
 # Building and installing fetch from the package index.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -73,7 +75,7 @@ def test_source_distribution_is_complete(built: Path) -> None:
     with tarfile.open(file) as archive:
         found = {name.partition("/")[2] for name in archive.getnames()}
     wanted = tracked("kyverno_mp", "config", "docs", "deploy", "setup.cfg")
-    wanted |= {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
+    wanted |= {"README.md", "CHANGELOG.md", "LICENSE", "NOTICE", "pyproject.toml"}
     links = {name for name in wanted if (ROOT / name).is_symlink()}
     assert wanted - links - found == set()
     assert len(wanted) > 500
@@ -94,6 +96,16 @@ def test_wheel_contains_the_package_and_the_samples(built: Path) -> None:
     assert {name.removeprefix(share) for name in found if share in name} == samples
     tops = {name.partition("/")[0].partition("-")[0] for name in found}
     assert {top.partition(".")[0] for top in tops} == {"kyverno_mp"}
+
+
+def test_an_installation_is_small(environment: Path) -> None:
+    """A failure means: a dependency, or a new version of it, brings much with it."""
+    packages = next((environment / "lib").glob("python3*/site-packages"))
+    names = {path.name.partition("-")[0] for path in packages.glob("*.dist-info")}
+    names -= {"pip", "setuptools"}
+    assert len(names) <= PACKAGES_MAX, sorted(names)
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
+    assert size <= INSTALLED_BYTES_MAX
 
 
 def test_installed_program_reports_its_version(environment: Path) -> None:
@@ -165,7 +177,8 @@ def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
 
 def test_image_needs_no_samples(tmp_path: Path) -> None:
     """The image's recipe copies only the package, not the wheel's other files."""
-    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
+    names = ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "NOTICE")
+    for name in (*names, "kyverno_mp"):
         (tmp_path / name).symlink_to(ROOT / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
     run(*pip, "--wheel-dir", str(tmp_path / "out"), str(tmp_path), cwd=tmp_path)

@@ -24,7 +24,7 @@ from kyverno_mp.cli.apply.mutated import (
 )
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
-from kyverno_mp.cli.output.screen import one_line, say
+from kyverno_mp.cli.output.screen import has_colors, one_line, say
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table
 from kyverno_mp.cli.sources.compiled import Compiled
@@ -90,7 +90,7 @@ def print_responses(
 
         text = render_structured(located, counts, options)
     elif options.table:
-        color = sys.stdout.isatty() and not options.remove_color
+        color = has_colors(is_removed=options.remove_color)
         text = render_table(
             _rows(responses, audit_warn=warn),
             detailed=options.detailed_results,

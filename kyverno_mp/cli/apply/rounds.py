@@ -5,7 +5,6 @@ of each object. Next: command. May touch: worker processes of its own, standard 
 Source: docs/behaviour/cli 2, 6.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -90,6 +89,9 @@ def _nothing() -> None:
 
 
 def _jobs(options: Options, evaluations: int) -> int:
-    cores = len(os.sched_getaffinity(0))
     worth = evaluations // _EVALUATIONS_PER_JOB
-    return options.jobs or max(1, min(cores, worth))
+    if options.jobs or worth <= 1:
+        return options.jobs or 1
+    from kyverno_mp.settings.machine import cores  # a short run does without it
+
+    return min(cores(), worth)

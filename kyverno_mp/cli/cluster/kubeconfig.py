@@ -192,7 +192,8 @@ def _login_token(user: _Entry) -> str:
             raise SettingInvalid("kube.login", message) from None
     if any(login.get(key) != before.get(key) for key in _LOGIN):
         _keep_login(user, before, login)
-    token = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
+    # Its key has another name in each major version of the client.
+    token = str(next(iter(loaded.api_key.values()), "")).removeprefix("Bearer ")
     if not token:
         raise SettingInvalid("kube.login", f"{user.file}: the id-token is not a JWT")
     return token

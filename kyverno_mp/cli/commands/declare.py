@@ -16,8 +16,12 @@ import click
 from kyverno_mp.cli.shell.exit_codes import EXITS
 
 PROGRAM: Final = "kyverno-mp"
-PLUGIN: Final = "kubectl kyverno"
-"""The name under which kubectl runs a program ``kubectl-kyverno``."""
+PLUGINS: Final = {
+    "kubectl-kyverno_mp": "kubectl kyverno-mp",
+    "kubectl-kyverno": "kubectl kyverno",
+}
+"""File -> the name under which kubectl runs it; the second one is upstream's, so it is
+never installed, but users may link it."""
 
 _HELP_FLAGS: Final = ["-h", "--help"]
 CONTEXT: Final = {"help_option_names": _HELP_FLAGS, "show_default": True}
@@ -101,4 +105,5 @@ def write_epilog(
 def program_of(ctx: click.Context) -> str:
     """Return the program name that the user typed."""
     name = ctx.find_root().info_name or ""
-    return PLUGIN if name.startswith(PLUGIN) else PROGRAM
+    plugins = (plugin for plugin in PLUGINS.values() if name.startswith(plugin))
+    return next(plugins, PROGRAM)

@@ -7,7 +7,6 @@ Source: docs/behaviour/engine 10; docs/behaviour/cli 4.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
 from kyverno_mp.cli.lint.known_kinds import known_kinds
+from kyverno_mp.cli.lint.near import message_of
 from kyverno_mp.cli.lint.output import render
 from kyverno_mp.cli.lint.served import (
     Refusal,
@@ -208,14 +208,9 @@ class _Linter:
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a problem's column counts within the field's text."""
         for problem in problems:
-            found = self.finding(
-                problem.code, sarif.ERROR, problem.reason, problem.path
+            yield self.finding(
+                problem.code, sarif.ERROR, message_of(problem), problem.path
             )
-            if problem.column:
-                found = replace(
-                    found, message=f"column {problem.column}: {problem.reason}"
-                )
-            yield found
 
     def findings(self, known: Known) -> Iterator[Finding]:
         """Yield the findings of this document, and add it to ``known``."""

@@ -10,9 +10,10 @@ Upstream accepts every name: a rule with a misspelt kind never matches, without 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from kyverno_mp.cli.lint.checks import Concern
+from kyverno_mp.cli.lint.near import nearest
 from kyverno_mp.cli.output import sarif
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
@@ -52,14 +53,10 @@ _PREVIEWED: Final = frozenset(
     }
 )
 """Kinds that clusters still serve in versions before the stable one."""
-_ONE_LETTER: Final = 5
-_TWO_LETTERS: Final = 9
-"""A name of this length may have one, or two, wrong letters."""
 _SHORT: Final = 3
 """A subresource of this length may have one wrong letter, because there are few."""
 _CUSTOM: Final = ("scale", "status")
 """The subresources that a custom kind can have."""
-_T = TypeVar("_T")
 
 
 class _Name(NamedTuple):
@@ -161,7 +158,7 @@ class KnownKinds:
         if subresource in known or "{{" in what:
             return
         spellings = [(name, name) for name in sorted(known)]
-        meant = _nearest(subresource, spellings, int(len(subresource) >= _SHORT))
+        meant = nearest(subresource, spellings, int(len(subresource) >= _SHORT))
         if meant is not None:
             shown = what.partition(" ")[2].removesuffix(subresource) + meant
             yield _warning(path, rule, what, shown)
@@ -187,7 +184,7 @@ class KnownKinds:
             if _in_groups(name, one)
             for spelling in (one.kind, one.plural)
         ]
-        found = _nearest(name.name, spellings)
+        found = nearest(name.name, spellings)
         return True if found is None else found
 
 
@@ -219,43 +216,6 @@ def _fits(selector: KindSelector, resource: ApiResource) -> bool:
     return matches(selector.kind, resource.kind) and matches(
         selector.group, resource.group
     )
-
-
-def _nearest(
-    name: str, spellings: Iterable[tuple[str, _T]], allowed: int = 0
-) -> _T | None:
-    """Return what has the same name but for case, number or a few letters.
-
-    ``allowed``: wrong letters that a short name may have, too.
-    """
-    low = name.lower()
-    letters = (len(name) >= _ONE_LETTER) + (len(name) >= _TWO_LETTERS)
-    allowed = max(allowed, letters)
-    best: _T | None = None
-    fewest = allowed + 1
-    for spelling, one in spellings:
-        other = spelling.lower()
-        if low in (other, f"{other}s", f"{other}es"):
-            return one
-        if abs(len(other) - len(low)) <= allowed:
-            count = _changes(low, other)
-            if count < fewest:
-                best, fewest = one, count
-    return best
-
-
-def _changes(one: str, other: str) -> int:
-    """Return how many letters differ; two exchanged neighbours count once."""
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        before, last, row = row, before, [i]
-        for j, wanted in enumerate(other, 1):
-            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 < j and letter == other[j - 2] and one[i - 2] == wanted:
-                cost = min(cost, last[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
 
 
 def _api_name(resource: ApiResource) -> str:

@@ -145,3 +145,15 @@ def screens() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def has_colors(*, is_removed: bool = False) -> bool:
+    """Return whether a person reads the output and has not switched colours off.
+
+    Source: https://no-color.org. rich follows this variable by itself.
+    """
+    if is_removed or not sys.stdout.isatty():
+        return False
+    from kyverno_mp.settings.read import environment  # not needed in a pipeline
+
+    return not environment().get("NO_COLOR")

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.screen import has_colors, say
 from kyverno_mp.cli.report.read import Scope, entries_of_cluster, entries_of_paths
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Entry, Filters, urgency
@@ -123,7 +123,7 @@ def _rendered(options: Options, entries: Sequence[Entry]) -> str:
 
     if options.output == "markdown":
         return markdown(entries, options.group_by, options.limit)
-    color = sys.stdout.isatty() and not options.output_file
+    color = has_colors(is_removed=bool(options.output_file))
     return table(entries, options.group_by, options.limit, color=color)
 
 

@@ -5,7 +5,6 @@ after its printed lines. Next: command. May touch: worker processes of
 cli/shell/jobs.py.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -32,8 +31,12 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 def jobs_for(asked: int, tests: int) -> int:
     """Return the number of workers; 0 means as many as are useful."""
-    cores = len(os.sched_getaffinity(0))
-    return asked or max(1, min(cores, tests // _TESTS_PER_JOB))
+    worth = tests // _TESTS_PER_JOB
+    if asked or worth <= 1:
+        return asked or 1
+    from kyverno_mp.settings.machine import cores  # a short run does without it
+
+    return min(cores(), worth)
 
 
 def run_all(

@@ -5,14 +5,13 @@ file. Next: cli/testing/output. May touch: the file that --output-file names, st
 output and error. Source: docs/behaviour/cli 15.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from msgspec import structs
 
-from kyverno_mp.cli.output.screen import say, show
+from kyverno_mp.cli.output.screen import has_colors, say, show
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.warned import refuse_warnings
 from kyverno_mp.cli.shell.errors import CommandFailed
@@ -140,5 +139,5 @@ def _print_failures(failures: list[Row], options: Options) -> None:
 
 
 def _table(rows: list[Row], options: Options) -> str:
-    color = sys.stdout.isatty() and not options.remove_color
+    color = has_colors(is_removed=options.remove_color)
     return render_rows(rows, "", detailed=options.detailed_results, color=color)

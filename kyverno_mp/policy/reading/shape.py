@@ -42,9 +42,12 @@ class Walk:
         self.removed = removed
         self.problems: list[Problem] = []
 
-    def add(self, code: str, path: str, reason: str) -> None:
-        """Record one problem."""
-        self.problems.append(Problem(code, path, self.rule_of(path), reason))
+    def add(
+        self, code: str, path: str, reason: str, known: tuple[str, ...] = ()
+    ) -> None:
+        """Record one problem; ``known``: the fields beside an unknown one."""
+        rule = self.rule_of(path)
+        self.problems.append(Problem(code, path, rule, reason, known=known))
 
 
 class Shape:
@@ -163,9 +166,8 @@ class _Record(Shape):
         for key, entry in value.items():
             shape = self.fields.get(key)
             if shape is None or key in removed:
-                walk.add(
-                    "policy.unknown_field", _child(path, key), f'unknown field "{key}"'
-                )
+                place, reason = _child(path, key), f'unknown field "{key}"'
+                walk.add("policy.unknown_field", place, reason, tuple(self.fields))
             elif entry is not None:
                 walked = shape.walk(entry, _child(path, key), walk)
                 if walked is not None:

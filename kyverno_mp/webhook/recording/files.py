@@ -27,7 +27,7 @@ import msgspec
 
 from kyverno_mp import __version__
 from kyverno_mp.limits import RECORDING_FILE_SHARE, RECORDING_SHARE_S
-from kyverno_mp.telemetry.page import start_ticks
+from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.webhook.recording.format import (
     OPEN_SUFFIX,
     SUFFIX,

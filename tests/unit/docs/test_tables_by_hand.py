@@ -33,6 +33,7 @@ def _first_cells(text: str) -> set[str]:
     [
         ("The program", "options", "install_requires"),
         ("Tests", "options.extras_require", "test"),
+        ("Releases", "options.extras_require", "release"),
         ("Documentation", "options.extras_require", "docs"),
     ],
 )

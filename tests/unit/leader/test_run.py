@@ -14,9 +14,9 @@ from kyverno_mp.kube.lease import LEASES
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.health import read_leader_health
 from kyverno_mp.queues.journal import EVENTS
+from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
-from kyverno_mp.telemetry.page import start_ticks
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import serve_aggregated
 from tests.waiting import wait_for

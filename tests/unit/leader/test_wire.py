@@ -34,11 +34,11 @@ from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.status import PolicyStatus, Status, StatusReader, write_status
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.queues.journal import EVENTS
+from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.callers import CALLERS, Callers, is_segment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
-from kyverno_mp.telemetry.page import start_ticks
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import group, resource
 from tests.unit.queues.turned_clock import TurnedClock

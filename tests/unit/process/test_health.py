@@ -35,9 +35,9 @@ from kyverno_mp.process.supervision.status import (
     SupervisorStatus,
     write_supervisor_status,
 )
+from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
-from kyverno_mp.telemetry.page import start_ticks
 from tests.waiting import HANG_S, real_ns
 
 

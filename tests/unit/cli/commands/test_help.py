@@ -177,6 +177,7 @@ def test_formats_are_checked_before_any_input(
 @pytest.mark.parametrize(
     ("file", "program"),
     [
+        ("/usr/local/bin/kubectl-kyverno_mp", "kubectl kyverno-mp"),
         ("/usr/local/bin/kubectl-kyverno", "kubectl kyverno"),
         ("C:\\krew\\kubectl-kyverno.exe", "kubectl kyverno"),
         ("/usr/bin/kyverno-mp", "kyverno-mp"),
@@ -193,9 +194,11 @@ def test_program_name(
     assert f"  {program} jp query -i pod.yaml" in said
 
 
-def test_kubectl_plugin_is_installed() -> None:
+def test_kubectl_plugin_does_not_shadow_upstreams() -> None:
+    """A failure means: to install this package changes what `kubectl kyverno` runs."""
     scripts = (ROOT / "setup.cfg").read_text()
-    assert "kubectl-kyverno = kyverno_mp.__main__:main" in scripts
+    assert "kubectl-kyverno_mp = kyverno_mp.__main__:main" in scripts
+    assert "kubectl-kyverno =" not in scripts
 
 
 def test_documentation_has_the_table_of_exit_codes() -> None:

@@ -1,7 +1,9 @@
 """The list of commands, completion, docs, jp, json scan, and omitted commands."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import yaml
 from kyverno_mp import UPSTREAM_VERSION
 from tests.unit.cli.conftest import Command
 
+ROOT = Path(__file__).resolve().parents[4]
 _GONE = "Error: failed open file gone.json: open gone.json: no such file or directory\n"
 SCAN_POLICY = """
 apiVersion: json.kyverno.io/v1alpha1
@@ -89,6 +92,48 @@ def test_docs_have_a_page_for_each_command(command: Command, tmp_path: Path) -> 
     assert apply.startswith("---\ntitle: kyverno-mp apply\nweight: 35\n---\n")
     assert "| `-e, --exception, --exceptions TEXT` |" in apply
     assert (tmp_path / "kyverno-mp_create_cluster-role.md").exists()
+
+
+def test_docs_have_a_manual_page_for_each_command(
+    command: Command, tmp_path: Path
+) -> None:
+    """They show what ``--help`` shows, defaults and choices too."""
+    assert command("docs", "-o", tmp_path / "site").code == 0
+    assert command("docs", "-o", tmp_path / "man", "--man").code == 0
+    pages = {path.stem.replace("_", "-") for path in (tmp_path / "site").iterdir()}
+    manual = {path.stem for path in (tmp_path / "man").glob("*.1")}
+    assert manual == pages
+    text = (tmp_path / "man/kyverno-mp-images-explain.1").read_text()
+    for shown in ("\\-\\-output [text|json]", "[default: text]", ".SH EXIT STATUS"):
+        assert shown in text
+    for path in (tmp_path / "man").iterdir():
+        lines = path.read_text().splitlines()
+        assert lines[0].startswith(".TH KYVERNO\\-MP")
+        assert [one for one in lines if one[:1] in ("'", " ")] == [], path
+
+
+@pytest.mark.parametrize(
+    ("env", "has_colors"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)],
+)
+def test_no_color(env: dict[str, str], *, has_colors: bool) -> None:
+    """https://no-color.org: present and not empty, whatever its value."""
+    ours, theirs = pty.openpty()
+    samples = ROOT / "config/samples"
+    words = ("apply", samples / "policies", "-r", samples / "resources", "-t")
+    others = {name: one for name, one in os.environ.items() if name != "NO_COLOR"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "kyverno_mp", *map(str, words)],
+        stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT, env={**others, **env},
+    ):  # fmt: skip
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # Linux' end of a terminal
+            while part := os.read(ours, 65536):
+                said += part
+    os.close(ours)
+    assert b"Fail" in said
+    assert (b"\x1b[" in said) == has_colors
 
 
 @pytest.mark.parametrize(
