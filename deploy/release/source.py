@@ -240,6 +240,12 @@ def _publish_names(release: Release) -> None:
         "repository: kyverno-mp\n",
         f"repository: {release.image}\n",
     )
+    # The defaults with which the chart compares: a value that differs was set.
+    _replace(
+        tree / "deploy/chart/values-of-split.json",
+        '.image.repository": "kyverno-mp"',
+        f'.image.repository": "{release.image}"',
+    )
 
 
 _COMPLETIONS: Final = {
