@@ -78,10 +78,12 @@ def _typed(
 
 
 def _two(fields: Callable[[], Fields]) -> tuple[Version, Version]:
-    return (
-        Version("v2", fields, is_storage=True),
-        Version("v2beta1", fields, is_deprecated=True),
-    )
+    """Return the versions of a kind that both generations of policies need.
+
+    None is deprecated, as in Kyverno since 1.19.1: they stay, and the API server would
+    warn of them at each call.
+    """
+    return (Version("v2", fields, is_storage=True), Version("v2beta1", fields))
 
 
 _POLICY: Final = (

@@ -55,6 +55,20 @@ def test_definition_fits_the_api(kind: Kind) -> None:
         _assert_structural(version["schema"]["openAPIV3Schema"], made)
 
 
+def test_no_version_of_the_older_generation_is_deprecated() -> None:
+    """The API server would warn of them at each call; Kyverno does since 1.19.1."""
+    kinds = {"ClusterPolicy", "Policy", "CleanupPolicy", "ClusterCleanupPolicy"}
+    versions = [
+        version
+        for kind in ALL_KINDS
+        if kind.kind in {*kinds, "PolicyException"} and kind.group == "kyverno.io"
+        for version in definition(kind)["spec"]["versions"]
+        if version["served"]
+    ]
+    assert len(versions) == 10
+    assert not any(version.get("deprecated") for version in versions)
+
+
 def _assert_structural(schema: Json, path: Json) -> None:
     is_free = schema.get("x-kubernetes-preserve-unknown-fields") is True
     assert schema.get("type") in TYPES or is_free, (path, schema)
