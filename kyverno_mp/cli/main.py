@@ -43,6 +43,10 @@ _COMMANDS = {
     "jp": ("commands.jp", "Runs JMESPath queries with the functions of Kyverno."),
     "json": ("commands.json_scan", "Evaluates json.kyverno.io policies for any JSON."),
     "fix": ("commands.fix", "Updates policies and tests to the current schema."),
+    "inventory": (
+        "commands.inventory",
+        "Lists the policies that Kyverno plans to stop executing.",
+    ),
     "create": ("create", "Writes tests, values, exceptions and other files."),
     "docs": ("docs", "Writes a markdown page for each command."),
     "completion": ("completion", "Writes a completion script for a shell."),

@@ -25,6 +25,10 @@ from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 KIND: Final = VALIDATING_POLICY.name
 
 
+REWRITTEN: Final = ClusterPolicy.__name__
+"""The kind that can be rewritten."""
+
+
 class Rewrite(NamedTuple):
     """The outcome for one policy; ``document`` is None if it was not rewritten.
 

@@ -193,6 +193,12 @@ EXITS: Final = {
         (INPUT, "no kubeconfig, or a context that it does not have"),
         (STATE, "the cluster cannot be reached or rejects the request"),
     ),
+    "inventory": _exits(
+        (OK, "the policies are listed"),
+        (FAILED, "a file cannot be used, or a flag is wrong"),
+        (INPUT, "no kubeconfig, or a context that it does not have"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
+    ),
     "migrate": _exits(
         (OK, "all objects are stored in the storage version"),
         (FAILED, "an object could not be written, or a flag is wrong"),

@@ -6,13 +6,21 @@ the work of the other one.
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.e2e.background import BACKGROUND
 from tests.e2e.binaries import find_kubectl
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.installation import Installation, get, installation, policy, until
+from tests.e2e.installation import (
+    Installation,
+    get,
+    installation,
+    policy,
+    until,
+)
+from tests.e2e.pod import Pod
 from tests.e2e.product import ADMISSION, CLEANUP, NAMESPACE
 
 REPORTS = "kyverno-reports-controller"
@@ -69,22 +77,35 @@ def installed(plane: ControlPlane) -> Iterator[Installation]:
         yield found
 
 
+def pods_of(installed: Installation, name: str) -> dict[str, Pod]:
+    """Return the pods of a Deployment by their names."""
+    component = name.removeprefix("kyverno-")
+    return {pod.name: pod for pod in installed.pods_of(component)}
+
+
+def is_held(installed: Installation, name: str) -> bool:
+    """Return whether one of the Deployment's pods has its lease."""
+    return installed.holder(name) in pods_of(installed, name)
+
+
 def test_each_role_runs_in_its_own_pods(installed: Installation) -> None:
-    (cleanup,) = installed.pods_of("cleanup-controller")
-    (background,) = installed.pods_of("background-controller")
-    (reports,) = installed.pods_of("reports-controller")
+    roles = {
+        CLEANUP: {"leader", "cleanup", "health"},
+        BACKGROUND: {"leader", "background", "health"},
+        REPORTS: {"leader", "reports", "reports-evaluator", "health"},
+    }
     admission = installed.pods_of("admission-controller")
     assert len(admission) == 3
-    assert set(installed.processes(cleanup)) == {"leader", "cleanup", "health"}
-    assert set(installed.processes(background)) == {"leader", "background", "health"}
-    roles = {"leader", "reports", "reports-evaluator", "health"}
-    assert set(installed.processes(reports)) == roles
     for pod in admission:
         assert set(installed.processes(pod)) == {"leader", "webhook", "health"}
-    until(lambda: installed.holder(CLEANUP) == cleanup.name, "cleanup has its lease")
-    until(lambda: installed.holder(BACKGROUND) == background.name, "so has background")
-    until(lambda: installed.holder(REPORTS) == reports.name, "so has reports")
+    for name, wanted in roles.items():
+        pods = pods_of(installed, name)
+        assert len(pods) == 2
+        for pod in pods.values():
+            assert set(installed.processes(pod)) == wanted
+        until(partial(is_held, installed, name), f"{name} has its lease")
     assert installed.holder() in {pod.name for pod in admission}
+    cleanup = pods_of(installed, CLEANUP)[installed.holder(CLEANUP)]
     # K8S: for a moment, new kinds are answered with 429 (storage is initializing).
     until(lambda: get(cleanup, "/healthz")[0] == 200, "cleanup is healthy")
     body = get(cleanup, "/healthz")[1]

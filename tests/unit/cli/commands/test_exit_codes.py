@@ -119,6 +119,10 @@ generate | --cluster x --kubeconfig UNREACHABLE | 3
 authors | --kubeconfig GONE | 2
 authors | --unknown | 1
 authors | --kubeconfig UNREACHABLE | 3
+inventory | POLICY | 0
+inventory | GONE | 1
+inventory | --cluster --kubeconfig GONE | 2
+inventory | --cluster --kubeconfig UNREACHABLE | 3
 migrate | | 0
 migrate | --unknown | 1
 migrate | --resource x.y --kubeconfig GONE | 2
