@@ -6,6 +6,7 @@ Source: docs/behaviour/controllers 2.1 (versions, suites); GHSA-hgv6-w7r3-w4qw (
 ciphers).
 """
 
+import contextlib
 import logging
 import ssl
 from pathlib import Path
@@ -28,9 +29,9 @@ _Stamp = tuple[int, int, int]
 class Certificates:
     """The certificate in force; ``refresh`` checks for a newer one.
 
-    The listener's context never changes. At each handshake it switches to the newest
-    context, which was fully built and checked before. A partly written or mismatched
-    pair of files is therefore never served.
+    So does each handshake. The listener's context never changes. At each handshake it
+    switches to the newest context, which was fully built and checked before. A partly
+    written or mismatched pair of files is therefore never served.
     """
 
     def __init__(
@@ -95,6 +96,11 @@ class Certificates:
         _name: str | None,
         _context: ssl.SSLContext,
     ) -> None:
+        # A worker may look for a newer pair late, when the API server already trusts
+        # only that one. PERF: a handshake costs a thousand times as much.
+        with contextlib.suppress(OSError):
+            if self._read_stamps() != self._stamps and self.refresh():
+                _LOG.info("serving a new certificate")
         handshake.context = self._current
 
 

@@ -79,6 +79,32 @@ def test_new_certificate_is_used_for_new_connections(tmp_path: Path, name: str) 
     run(story())
 
 
+def test_new_certificate_is_served_before_a_worker_looks_for_it(
+    tmp_path: Path,
+) -> None:
+    """A busy worker looks late, and the API server may already trust only this one."""
+    files = make(tmp_path, "kyverno")
+    certificates = Certificates(files.cert, files.key)
+
+    serials: list[int] = []
+
+    async def visit() -> None:
+        _reader, writer = await connect(certificates, client_context(), "localhost")
+        serials.append(serial(writer))
+        writer.close()
+
+    async def story() -> None:
+        await visit()
+        make(tmp_path, "kyverno")
+        await visit()
+        files.cert.unlink()
+        await visit()
+
+    run(story())
+    first, second, third = serials
+    assert first != second == third
+
+
 @pytest.mark.parametrize("damage", ["other key", "cut", "gone"])
 def test_mismatched_key_pair_is_not_served(tmp_path: Path, damage: str) -> None:
     files = make(tmp_path, "kyverno")
