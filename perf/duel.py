@@ -144,9 +144,9 @@ def runs(
     """Yield a row for each number of clients."""
     side, table, count = what
     for clients in args.clients:
-        load.run("judged", clients)
+        tried(load, clients)
         before = cpu_s([plane.apiserver.pid]), cpu_s(roles)
-        run = load.run("judged", clients)
+        run = tried(load, clients)
         after = cpu_s([plane.apiserver.pid]), cpu_s(roles)
         requests = max(1.0, run.pods_per_s * load.seconds_of(clients))
         theirs, own = (
@@ -156,6 +156,15 @@ def runs(
         memory = psutil.Process(plane.apiserver.pid).memory_full_info().pss / _MIB
         our = sum(psutil.Process(pid).memory_full_info().pss / _MIB for pid in roles)
         yield Row(table, side, count, run, theirs, own, memory, our)
+
+
+def tried(load: Load, clients: int) -> Run:
+    """Return a run, with a rate of 0 if nothing was answered in its time."""
+    try:
+        return load.run("judged", clients)
+    except Unready:
+        nothing = float("nan")
+        return Run("judged", clients, 0.0, nothing, nothing, 0, 0, 0)
 
 
 def cpu_s(pids: Any) -> float:
@@ -284,7 +293,10 @@ def print_tables(rows: list[Row]) -> None:
             for side in ("vap", "ours"):
                 found = "".join(f"{rates[side, count]:>9.1f}" for count in counts)
                 print(f"{side:>8} {found}")
-            ratios = (rates["ours", one] / rates["vap", one] for one in counts)
+            ratios = (
+                rates["ours", one] / (rates["vap", one] or float("nan"))
+                for one in counts
+            )
             print("   ratio " + "".join(f"{ratio:>9.2f}" for ratio in ratios))
 
 
