@@ -104,14 +104,19 @@ def rows(objects: Iterable[tuple[str, Json]], *, tries: bool) -> Iterator[Row]:
 
 def is_listed(raw: Json) -> bool:
     """Return whether an object is of a kind that Kyverno plans to give up."""
-    if type(raw) is not dict or raw.get("kind") not in KINDS:
+    if type(raw) is not dict:
         return False
-    return str(raw.get("apiVersion", "")).partition("/")[0] == KYVERNO_GROUP
+    kind, version = raw.get("kind"), raw.get("apiVersion")
+    if type(kind) is not str or type(version) is not str:
+        return False
+    return kind in KINDS and version.partition("/")[0] == KYVERNO_GROUP
 
 
 def _move(raw: Json) -> tuple[str, str]:
     if raw["kind"] != REWRITTEN:
         return "", _NO_COUNTERPART
+    if type(raw.get("metadata")) is not dict:
+        return "", "it is not valid: metadata is no object"
     found = rewrite(raw)
     if found.document is not None:
         return str(found.document["kind"]), ""

@@ -20,6 +20,7 @@ from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.nodes import (
     Call,
     Const,
+    Ident,
     ListLit,
     Macro,
     MapLit,
@@ -32,7 +33,17 @@ _VARIABLES: Final = ("object", "oldObject", "request")
 _MACROS: Final = frozenset({"all", "exists", "existsOne", "map", "filter"})
 _COMPARING: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
 _PREFIXES: Final = frozenset({"startsWith", "endsWith"})
-_MAPS: Final = frozenset({"labels", "annotations"})
+_SMALL: Final = frozenset(
+    {
+        ("request", "userInfo", "groups"),
+        *(
+            (name, "metadata", field)
+            for name in ("object", "oldObject")
+            for field in ("labels", "annotations")
+        ),
+    }
+)
+"""Lists and maps in which a look-up is cheap."""
 _CONSTANT_COST: Final = frozenset({"&&", "||", "!_", "-_", "?:", "_[_]", "size"})
 _NEW_SPELLING: Final = "existsOne"
 """The new spelling of ``exists_one``; both parse to the same node."""
@@ -83,15 +94,16 @@ def _is_cheap_node(node: Node) -> bool:
 
 
 def _is_small(node: Node) -> bool:
-    """Return whether a look-up in the value is cheap: a map, or the user's groups."""
-    return type(node) is Select and (
-        (node.field in _MAPS and _is_field(node.operand, "metadata"))
-        or (node.field == "groups" and _is_field(node.operand, "userInfo"))
-    )
+    """Return whether a look-up in the value is cheap: a map, or the user's groups.
 
-
-def _is_field(node: Node, name: str) -> bool:
-    return type(node) is Select and node.field == name
+    SAFETY: only at places whose type the API server checks; whoever writes an object
+    decides what stands elsewhere in it, e.g. a long list.
+    """
+    path: list[str] = []
+    while type(node) is Select:
+        path.append(node.field)
+        node = node.operand
+    return type(node) is Ident and (node.name, *reversed(path)) in _SMALL
 
 
 def _is_literal(node: Node) -> bool:

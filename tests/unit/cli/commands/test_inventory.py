@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.unit.cli.conftest import Command
 from tests.unit.kube.fake_api import FakeApi
@@ -169,6 +171,37 @@ def test_bad_input_is_an_error(
     done = command("inventory", *words)
     assert done.code == 1
     assert text in done.err
+
+
+ODD = st.recursive(
+    st.sampled_from([None, 5, "x", "kyverno.io/v1", "ClusterPolicy", "{{ a }}"]),
+    lambda below: (
+        st.lists(below, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["name", "annotations", "rules", "validate", "context", "match"]
+            ),
+            below,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+PLACES = st.sampled_from([(), ("kind",), ("apiVersion",), ("metadata",), ("spec",)])
+
+
+@given(PLACES, ODD)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_object_ends_the_list(
+    tmp_path: Path, command: Command, place: tuple[str, ...], odd: Any
+) -> None:
+    """A file of somebody else's may hold anything."""
+    broken = {**MOVES, place[0]: odd} if place else odd
+    path = tmp_path / "p.json"
+    path.write_text("\n---\n".join(map(json.dumps, [broken, OTHERS[0]])))
+    done = command("inventory", str(path), "-o", "json")
+    assert done.code == 0, done.err
+    assert "own" in [row["name"] for row in json.loads(done.out)]
 
 
 def test_names_of_strangers_are_escaped(tmp_path: Path, command: Command) -> None:
