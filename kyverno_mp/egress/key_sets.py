@@ -57,12 +57,18 @@ class KeySets:
     def fetch(self, url: str, deadline_ns: int) -> KeySet:
         """Return the keys at a URL. Raises: ExpressionFailed, DeadlinePassed."""
         entry = self._entry(url)
-        with entry.lock:
+        left_ns = deadline_ns - self._now_ns() if deadline_ns else JWKS_TIMEOUT_S * _NS
+        if not entry.lock.acquire(timeout=max(0, left_ns) / _NS):
+            # Another request reads them, and has more time.
+            raise DeadlinePassed("egress.key_set", "the keys were not read in time")
+        try:
             if self._now_ns() >= entry.until_ns:
                 self._renew(entry, url, deadline_ns)
             if entry.keys is None:
                 raise ExpressionFailed("egress.key_set", entry.message)
             return entry.keys
+        finally:
+            entry.lock.release()
 
     def _entry(self, url: str) -> _Entry:
         with self._lock:

@@ -7,6 +7,7 @@ May touch: services, through the port; the clock of the policy's Runtime.
 Source: docs/behaviour/cel 15.4; RFC 7519 4.1 (registered claims).
 """
 
+import math
 import re
 from typing import Final, NamedTuple, Protocol
 
@@ -115,7 +116,7 @@ def _check_claims(claims: dict[str, Json]) -> None:
 
 def _seconds(name: str, value: Json) -> float:
     """Return the whole seconds of a NumericDate. Raises: CelFailed."""
-    if type(value) is float and value >= 0:
+    if type(value) is float and 0 <= value < math.inf:
         return float(int(value))
     if type(value) is str and _DIGITS.fullmatch(value):
         return float(int(value.partition(".")[0]))
