@@ -4,6 +4,7 @@ Expected: the limits' reasons, docs/differences.md.
 """
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +20,7 @@ from kyverno_mp.limits import (
     JWKS_KEPT_S,
     JWKS_TIMEOUT_S,
 )
+from tests.waiting import HANG_S
 
 URL = "https://issuer/keys"
 KEYS = json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).encode()
@@ -124,3 +126,23 @@ def test_one_of_many_threads_calls() -> None:
     with ThreadPoolExecutor(8) as threads:
         found = set(threads.map(lambda _: key_sets.fetch(URL, 0), range(64)))
     assert len(found) == len(issuer.calls) == 1
+
+
+def test_a_request_waits_for_another_ones_call_until_its_deadline() -> None:
+    began, ends = threading.Event(), threading.Event()
+
+    class Slow(Issuer):
+        def exchange(self, request: HttpRequest, deadline_ns: int) -> tuple[int, bytes]:
+            began.set()
+            assert ends.wait(HANG_S)
+            return super().exchange(request, deadline_ns)
+
+    clock = Clock()
+    key_sets = KeySets(Slow(), clock)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(key_sets.fetch, URL, 0)
+        assert began.wait(HANG_S)
+        with pytest.raises(DeadlinePassed):
+            key_sets.fetch(URL, clock.now_ns)
+        ends.set()
+        assert first.result().keys
