@@ -61,8 +61,8 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
                 # SAFETY: without publicKeys, upstream accepts any signer.
                 yield f"{place}.keys without publicKeys or secret"
         elif entry.certificates is not None:
-            if entry.certificates.cert_chain:
-                yield f"{place}.certificates.certChain"
+            if not (entry.certificates.cert or entry.certificates.cert_chain):
+                yield f"{place}.certificates without cert or certChain"
         elif entry.keyless is not None:
             yield from _in_manifest_keyless(entry.keyless, f"{place}.keyless")
         if entry.repository:
@@ -101,28 +101,16 @@ def _missing(block: ImageVerification) -> Iterator[str]:
         yield from _in_set(listed, f"{_BLOCK}.attestors", is_notary=is_notary)
     for attestation in block.attestations:
         place = f"{_BLOCK}.attestations.attestors"
-        if not attestation.attestors:
-            # KYVERNO: without attestors, upstream accepts any keyless signer.
-            yield f"{_BLOCK}.attestations without attestors"
         for listed in attestation.attestors:
-            yield from _in_set(
-                listed, place, is_nested_allowed=False, is_notary=is_notary
-            )
+            yield from _in_set(listed, place, is_notary=is_notary)
 
 
 def _in_set(
-    listed: AttestorSet,
-    place: str,
-    *,
-    is_nested_allowed: bool = True,
-    is_notary: bool = False,
+    listed: AttestorSet, place: str, *, is_notary: bool = False
 ) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is None:
             yield from (_in_notary if is_notary else _in_entry)(entry, place)
-        elif not is_nested_allowed:
-            # SAFETY: upstream ignores a nested set here and accepts any signer.
-            yield f"{place}.attestor"
         else:
             try:
                 nested = ATTESTOR_SET.convert(entry.attestor)

@@ -177,7 +177,9 @@ class ManifestQuery(NamedTuple):
     """One attestor of an object that was signed as YAML.
 
     ``key``: PEM text or a reference; ``certificate``: PEM text, of which only the key
-    is used; ``domain``: prefix of the annotations with message and signatures;
+    is used, unless there is a ``chain``: PEM text of intermediates and, last, the root,
+    which must vouch for the certificate or, without one, for that of the signature;
+    ``domain``: prefix of the annotations with message and signatures;
     ``tenant``: the namespace of a namespaced policy, None for a cluster policy.
     ``dry_run``: the namespace in which the manifest is created in a dry run if it is
     not equal to the object, "" = no dry run. ``dry_runs``: where the result of the dry
@@ -188,6 +190,7 @@ class ManifestQuery(NamedTuple):
     domain: str
     key: str = ""
     certificate: str = ""
+    chain: str = ""
     keyless: KeylessAttestor | None = None
     ignored: tuple[ObjectFieldBinding, ...] = ()
     tenant: str | None = None

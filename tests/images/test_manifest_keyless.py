@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
@@ -147,3 +148,82 @@ def test_each_part_is_required(own: rig.Sigstore, name: str) -> None:
 def test_foreign_log(own: rig.Sigstore) -> None:
     stranger = rig.Sigstore(root=own.root)
     assert verdict(own, signed(stranger, own.leaf())).startswith("! ")
+
+
+_ROOT = rig.issue("root")
+_MIDDLE = rig.issue("middle", _ROOT)
+_LEAF = rig.issue("leaf", _MIDDLE, is_authority=False, extensions=[rig.usage()])
+_SELF_SIGNED = rig.issue("leaf", is_authority=False, extensions=[rig.usage()])
+_EXPIRED = rig.issue(
+    "leaf",
+    _MIDDLE,
+    is_authority=False,
+    extensions=[rig.usage()],
+    end=rig.NOW - timedelta(days=1),
+)
+_SERVER = rig.issue(
+    "leaf",
+    _MIDDLE,
+    is_authority=False,
+    extensions=[rig.usage(ExtendedKeyUsageOID.SERVER_AUTH)],
+)
+_CHAIN = rig.pem(_MIDDLE.certificate, _ROOT.certificate)
+
+
+def _below_chain(
+    signer: rig.Issued,
+    chain: str,
+    *,
+    pinned: rig.Issued | None = None,
+    shown: rig.Issued | None = None,
+) -> str:
+    """Return "" if the object is verified, else the reason.
+
+    ``pinned``: the certificate in the policy. ``shown``: that of the object, if it is
+    not the signer's.
+    """
+    message = manifest_rig.of_objects(MAP)
+    made = manifest_rig.annotated(MAP, message, rig.sign(signer.key, message))
+    if pinned is None:
+        text = rig.pem((shown or signer).certificate)
+        place = f"{manifest_rig.DOMAIN}/certificate"
+        made["metadata"]["annotations"][place] = manifest_rig.encoded(text.encode())
+    query = ManifestQuery(
+        made,
+        manifest_rig.DOMAIN,
+        certificate=rig.pem(pinned.certificate) if pinned else "",
+        chain=chain,
+    )
+    verifier = ManifestVerifier(now=lambda: rig.NOW)
+    try:
+        return "" if verifier.verify(query, 0).is_verified else "differs"
+    except ExpressionFailed as error:
+        return error.message
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+@pytest.mark.parametrize(
+    ("signer", "chain", "reason"),
+    [
+        (_LEAF, _CHAIN, ""),
+        (_LEAF, rig.pem(_MIDDLE.certificate), ""),
+        (_SELF_SIGNED, _CHAIN, "unknown authority"),
+        (_LEAF, rig.pem(_ROOT.certificate), "unknown authority"),
+        (_LEAF, rig.pem(rig.issue("root").certificate), "unknown authority"),
+        (_EXPIRED, _CHAIN, "expired"),
+        (_SERVER, _CHAIN, "usage"),
+        (_LEAF, "no certificate", "PEM"),
+    ],
+)
+def test_the_chain_of_a_policy_vouches_for_the_signer(
+    signer: rig.Issued, chain: str, reason: str, *, is_pinned: bool
+) -> None:
+    """It does so now, because no log has seen the signature."""
+    refusal = _below_chain(signer, chain, pinned=signer if is_pinned else None)
+    assert (reason in refusal) if reason else not refusal
+
+
+def test_a_certificate_of_the_chain_needs_the_signature_of_its_key() -> None:
+    assert _below_chain(_SELF_SIGNED, _CHAIN, shown=_LEAF)
+    assert _below_chain(_SELF_SIGNED, _CHAIN, pinned=_LEAF)
+    assert not _below_chain(_LEAF, _CHAIN, shown=_LEAF)

@@ -156,8 +156,8 @@ def test_without_a_verifier_nothing_passes() -> None:
             "validate.manifests.attestors.keys without publicKeys or secret",
         ),
         (
-            {"certificates": {"cert": "a", "certChain": "b"}},
-            "attestors.certificates.certChain",
+            {"certificates": {"rekor": {"url": "https://e.com"}}},
+            "attestors.certificates without cert or certChain",
         ),
         ({**key(ONE), "repository": "r"}, "attestors.repository"),
         (

@@ -9,11 +9,21 @@ the signatures, but never the key, the signer or an address.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from cryptography import x509
+
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
+from kyverno_mp.images.keys import (
+    Check,
+    Unproved,
+    certificate_key,
+    check_of,
+    policy_certificate,
+    static_key,
+)
 from kyverno_mp.images.manifests.compare import Difference, Flat, differences, shown
 from kyverno_mp.images.manifests.dry_run import DryRunCreate, simulated
 from kyverno_mp.images.manifests.ignored import ignored_fields
@@ -21,6 +31,7 @@ from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
 from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
 from kyverno_mp.limits import (
+    IMAGE_CERTIFICATES_MAX,
     MANIFEST_CANDIDATES_MAX,
     MANIFEST_COMPARED_MAX,
     MANIFEST_FIELDS_MAX,
@@ -56,16 +67,19 @@ class ManifestVerifier:
         until: Callable[[int], int] = int,
         providers: KeyProviders = NO_PROVIDERS,
         dry_runs: DryRunCreate | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``until``: returns the end of one read within a review's deadline.
 
         ``providers``: read the keys that references name. ``dry_runs``: creates objects
-        in a dry run; None: without a cluster.
+        in a dry run; None: without a cluster. ``now``: when a certificate has to be
+        valid that no log has seen.
         """
         self._dry_runs = dry_runs
         self._trust: TrustRoot = trust or NoTrustRoot()
         self._until = until
         self._providers = providers
+        self._now = now
 
     def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
@@ -93,7 +107,7 @@ class ManifestVerifier:
             signer = self._signer(asked, asked.keyless, message, signatures, until)
         else:
             asked = self._with_key(asked, self._until(deadline_ns))
-            _check_signed(asked, message, signatures)
+            _check_signed(asked, message, signatures, self._now())
         if found and asked.dry_run and self._dry_runs is not None:
             # SAFETY: only a signed manifest is sent to the API server.
             create = self._creating(self._dry_runs, asked, deadline_ns)
@@ -107,7 +121,9 @@ class ManifestVerifier:
 
     def with_dry_runs(self, dry_runs: DryRunCreate) -> "ManifestVerifier":
         """Return a verifier that also compares with dry runs of the manifests."""
-        return ManifestVerifier(self._trust, self._until, self._providers, dry_runs)
+        return ManifestVerifier(
+            self._trust, self._until, self._providers, dry_runs, self._now
+        )
 
     def _creating(
         self, create: DryRunCreate, manifest_query: ManifestQuery, deadline_ns: int
@@ -116,7 +132,7 @@ class ManifestVerifier:
         return lambda one: create(one, place, self._until(deadline_ns), is_tenants)
 
     def _with_key(self, manifest_query: ManifestQuery, until: int) -> ManifestQuery:
-        if manifest_query.certificate:
+        if manifest_query.certificate or manifest_query.chain:
             return manifest_query
         try:
             key = referenced_key(
@@ -241,16 +257,27 @@ def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
 
 
 def _check_signed(
-    manifest_query: ManifestQuery, message: bytes, signatures: Sequence[str]
+    manifest_query: ManifestQuery,
+    message: bytes,
+    signatures: Sequence[str],
+    now: datetime,
 ) -> None:
     """Require one signature by the attestor. Raises: ExpressionFailed."""
-    check, label = _check(manifest_query)
+    check, label = _check(manifest_query, now)
+    annotations = _annotations(manifest_query.document)
     reasons = []
-    for position, text in enumerate(signatures, 1):
-        reason = check(_signature(text), message) if check is not None else _NO_KEY
+    for position, text in enumerate(signatures):
+        signature = _signature(text)
+        if check is not None:
+            reason = check(signature, message)
+        elif manifest_query.chain:
+            given = _part(annotations, manifest_query.domain, position, "certificate")
+            reason = _unvouched(manifest_query.chain, given, signature, message, now)
+        else:
+            reason = _NO_KEY
         if not reason:
             return
-        count = f"signature {position}/{len(signatures)}"
+        count = f"signature {position + 1}/{len(signatures)}"
         reasons.append(f"[{label}] [{count}] error: {_EXEC}: {reason}")
     raise _refused(reasons)
 
@@ -267,18 +294,58 @@ def _keyless(
 ) -> "Signature":
     from kyverno_mp.images.manifests.keyless import Signature
 
+    certificate = _part(annotations, domain, position, "certificate")
+    bundle = _part(annotations, domain, position, "bundle")
+    return Signature(text, _signature(text), certificate, bundle)
+
+
+def _part(annotations: Mapping[str, str], domain: str, position: int, name: str) -> str:
+    """Return what an annotation beside a signature contains, "" without it."""
     suffix = f"_{position}" if position else ""
-    parts = []
-    for name in ("certificate", "bundle"):
-        given = annotations.get(f"{domain}/{name}{suffix}", "")
-        parts.append(decoded(given, name).decode(errors="replace"))
-    return Signature(text, _signature(text), parts[0], parts[1])
+    given = annotations.get(f"{domain}/{name}{suffix}", "")
+    return decoded(given, name).decode(errors="replace")
 
 
-def _check(manifest_query: ManifestQuery) -> tuple[Check | None, str]:
+def _unvouched(
+    chain: str, certificate: str, signature: bytes, message: bytes, now: datetime
+) -> str:
+    """Return why the signature is by nobody for whom the policy's chain vouches."""
+    # Imported late, because most manifests are signed with keys.
+    from kyverno_mp.images.sigstore.certificates import all_certificates, public_key_of
+
+    if not certificate:
+        return "the signature has no certificate"
+    try:
+        leaf = all_certificates(certificate, IMAGE_CERTIFICATES_MAX)[0]
+        _check_chain(leaf, chain, now)
+        return check_of(public_key_of(leaf))(signature, message)
+    except Unproved as error:
+        return str(error)
+    except ExpressionFailed as error:
+        return error.message
+
+
+def _check_chain(leaf: x509.Certificate, chain: str, now: datetime) -> None:
+    """Require that the chain vouches for a certificate now. Raises: Unproved."""
+    from kyverno_mp.images.sigstore.certificates import all_certificates
+    from kyverno_mp.images.sigstore.chains import verified_chain
+
+    vouching = all_certificates(chain, IMAGE_CERTIFICATES_MAX)
+    verified_chain(leaf, vouching[-1:], vouching[:-1], now)
+
+
+def _check(manifest_query: ManifestQuery, now: datetime) -> tuple[Check | None, str]:
     if manifest_query.certificate:
-        return certificate_key(manifest_query.certificate, "sha256").check, ""
-    if not manifest_query.key:
+        check = certificate_key(manifest_query.certificate, "sha256").check
+        if manifest_query.chain:
+            leaf = policy_certificate(manifest_query.certificate)
+            try:
+                _check_chain(leaf, manifest_query.chain, now)
+            except Unproved as error:
+                message = f"failed to load validate certificate chain: {error}"
+                raise failed(f"failed to verify signature: {message}") from error
+        return check, ""
+    if manifest_query.chain or not manifest_query.key:
         return None, ""
     try:
         return static_key(manifest_query.key, "sha256").check, "publickey 1/1"

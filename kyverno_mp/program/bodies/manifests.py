@@ -159,6 +159,7 @@ class _Run:
             domain=self._given.annotation_domain or _DOMAIN,
             key=key_of(keys) if keys is not None else "",
             certificate=certificates.cert if certificates is not None else "",
+            chain=certificates.cert_chain if certificates is not None else "",
             keyless=entry.keyless,
             ignored=self._given.ignore_fields,
             tenant=self._tenant,

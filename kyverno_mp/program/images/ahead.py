@@ -14,7 +14,11 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed, without_frames
-from kyverno_mp.program.images.attestors import BlockReader, verify_sets
+from kyverno_mp.program.images.attestors import (
+    BlockReader,
+    attestation_sets,
+    verify_sets,
+)
 from kyverno_mp.program.images.selection import Image
 from kyverno_mp.program.ports import RegistryAccess, ReviewedImages, SignatureQuery
 from kyverno_mp.values.jsonvalue import Json
@@ -128,7 +132,8 @@ def _ask(reader: BlockReader, image: Image) -> None:
         text = image.at(digest)
     for attestation in block.attestations:
         kind = attestation.type or attestation.predicate_type
-        for listed in attestation.attestors if kind else ():
+        sets = attestation_sets(block, attestation, "") if kind else ()
+        for _, listed in sets:
             for entry in listed.entries[: listed.count or None]:
                 if entry.attestor is not None:
                     return

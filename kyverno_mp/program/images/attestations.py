@@ -15,15 +15,16 @@ from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.link import Resolve, link_document
 from kyverno_mp.expr.template.nodes import Document
-from kyverno_mp.policy.fields.image_verification import (
-    Attestation,
-    Attestor,
-    AttestorSet,
-)
+from kyverno_mp.policy.fields.image_verification import Attestation, Attestor
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.images.ahead import WITH_DIGEST
-from kyverno_mp.program.images.attestors import BlockReader
+from kyverno_mp.program.images.attestors import (
+    BlockReader,
+    attestation_sets,
+    nested_set,
+)
 from kyverno_mp.program.images.selection import Image
+from kyverno_mp.program.key_entries import expanded
 from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.go.gotext import sprint
@@ -88,12 +89,16 @@ class _Attestation:
 
     def verify(self, scope: RuleContext) -> str:
         """Verify all sets; the message includes the reasons of earlier sets."""
-        if not self._given.attestors:
+        own = f".attestations[{self._index}]"
+        sets = list(attestation_sets(self._reader.block, self._given, own))
+        if not sets:
             # SAFETY: upstream accepts any keyless signer here.
-            return f".attestations[{self._index}]: no attestor"
-        for position, listed in enumerate(self._given.attestors):
-            path = f".attestations[{self._index}].attestors[{position}]"
-            held, wanted = self._verify_set(listed, path, scope)
+            return f"{own}: neither the attestation nor its block has attestors"
+        for path, listed in sets:
+            entries = listed.entries
+            if not self._given.attestors:
+                entries = list(expanded(listed))
+            held, wanted = self._verify_entries(entries, listed.count, path, scope)
             if held < wanted:
                 reasons = "; ".join(self._reasons) or "attestations verification failed"
                 return (
@@ -102,25 +107,45 @@ class _Attestation:
                 )
         return ""
 
-    def _verify_set(
-        self, listed: AttestorSet, path: str, scope: RuleContext
+    def _verify_entries(
+        self,
+        entries: Sequence[Attestor],
+        count: int | None,
+        path: str,
+        scope: RuleContext,
     ) -> tuple[int, int]:
-        held, wanted = 0, listed.count or max(1, len(listed.entries))
-        for entry in listed.entries:
-            reason = self._verify_entry(entry, path, scope)
-            if reason:
-                self._reasons.append(reason)
-                continue
-            held += 1
-            if held >= wanted:
+        """Return how many entries hold, and how many have to."""
+        held, required = 0, count or max(1, len(entries))
+        for position, entry in enumerate(entries):
+            if entry.attestor is not None:
+                holds = self._verify_nested(entry, f"{path}.entries[{position}]", scope)
+            else:
+                reason = self._verify_entry(entry, path, scope)
+                holds = not reason
+                if reason:
+                    self._reasons.append(reason)
+            held += holds
+            if held >= required:
                 break
-        return held, wanted
+        return held, required
+
+    def _verify_nested(self, entry: Attestor, path: str, scope: RuleContext) -> bool:
+        """Verify the set inside an entry, with the count of entries as everywhere.
+
+        SAFETY: upstream ignores nested attestors, and accepts any keyless signer.
+        """
+        try:
+            nested = nested_set(entry, path)
+        except ExpressionFailed as error:
+            self._reasons.append(error.message)
+            return False
+        entries = list(expanded(nested))
+        path = f"{path}.attestor"
+        held, required = self._verify_entries(entries, nested.count, path, scope)
+        return held >= required
 
     def _verify_entry(self, entry: Attestor, path: str, scope: RuleContext) -> str:
         reader = self._reader
-        if entry.attestor is not None:
-            # SAFETY: upstream ignores nested attestors, and accepts any keyless signer.
-            return f"{path}: a nested attestor is not evaluated here"
         try:
             query = reader.query(entry, self.text, self._type)
             statements = reader.images.statements(query, reader.deadline_ns)

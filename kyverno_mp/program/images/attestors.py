@@ -6,6 +6,7 @@ May touch: registries through program/ports.py.
 Source: docs/behaviour/images 1.2, 2.4.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.policy.fields.image_verification import (
     ATTESTOR_SET,
+    Attestation,
     Attestor,
     AttestorSet,
     CTLog,
@@ -183,15 +185,38 @@ def _verify_set(
     ]
 
 
+def attestation_sets(
+    block: ImageVerification, attestation: Attestation, path: str
+) -> Iterator[tuple[str, AttestorSet]]:
+    """Yield the sets that have to sign an attestation, with their paths.
+
+    SAFETY: an attestation without attestors has those of its block; upstream accepts
+    any keyless signer.
+    """
+    listed, prefix = attestation.attestors, f"{path}."
+    if not listed:
+        listed, prefix = block.attestors, "."
+    for index, attestor_set in enumerate(listed):
+        yield f"{prefix}attestors[{index}]", attestor_set
+
+
+def nested_set(entry: Attestor, path: str) -> AttestorSet:
+    """Return the set inside an entry. Raises: ExpressionFailed."""
+    try:
+        return ATTESTOR_SET.convert(entry.attestor)
+    except msgspec.ValidationError as error:
+        text = f"failed to unmarshal nested attestor {path}: {error}"
+        raise ExpressionFailed("image.attestor", text) from error
+
+
 def _verify_entry(
     reader: BlockReader, entry: Attestor, image: str, path: str
 ) -> list[Failure]:
     if entry.attestor is not None:
         try:
-            nested = ATTESTOR_SET.convert(entry.attestor)
-        except msgspec.ValidationError as error:
-            text = f"failed to unmarshal nested attestor {path}: {error}"
-            return [Failure(text)]
+            nested = nested_set(entry, path)
+        except ExpressionFailed as error:
+            return [Failure(error.message)]
         return _verify_set(reader, nested, image, f"{path}.attestor")
     try:
         reader.images.verify(reader.query(entry, image), reader.deadline_ns)

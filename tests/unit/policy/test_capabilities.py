@@ -72,10 +72,14 @@ _CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
         ({"issuer": "i", "additionalExtensions": {"a": "b"}}, "additionalExtensions"),
         ({"type": "Notary"}, ""),
         ({"type": "SigstoreBundle"}, ""),
-        ({"attestations": [{"type": "t"}]}, "attestations without attestors"),
+        ({"attestations": [{"type": "t"}]}, ""),
         (
             {"attestations": [{"attestors": _set({"attestor": {"entries": []}})}]},
-            "attestations.attestors.attestor",
+            "",
+        ),
+        (
+            {"attestations": [{"attestors": _set({"attestor": {"entries": [{}]}})}]},
+            "attestations.attestors without keys, certificates or keyless",
         ),
         ({"attestations": [{"attestors": _set(_keys())}]}, ""),
     ],

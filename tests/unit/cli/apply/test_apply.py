@@ -631,6 +631,7 @@ spec:
     verifyImages:
     - imageReferences: ["*"]
       attestations: [{type: t}]
+      additionalExtensions: {a: b}
 """
 
 
@@ -644,7 +645,7 @@ def test_skipped_rules_never_pass(
     done = command("apply", policy, "-r", pods_file, *flags)
     assert done.code == 1
     assert "error: 2" in done.out
-    lacking = "verifyImages.attestations without attestors"
+    lacking = "verifyImages.additionalExtensions"
     first, *errors = done.err.splitlines()
     assert first == f"policy signed, rule by-us: not evaluated: {lacking}"
     assert [lacking in error for error in errors] == [True, True]
@@ -657,7 +658,7 @@ def test_skipped_rules_are_shown_in_tables(
     policy.write_text(VERIFYING)
     done = command("apply", policy, "-r", pods_file, "-t", "--detailed-results")
     # The table wraps the message.
-    assert done.out.count("verifyImages.attestations") == 2
+    assert done.out.count("verifyImages.additionalExtensions") == 2
 
 
 def test_invalid_file_in_a_folder_is_reported_with_its_path(

@@ -1,5 +1,6 @@
 """``apply`` and ``test`` verify images, and no policy or image can bypass this."""
 
+import base64
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,7 +20,14 @@ from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.images.outcomes import ImageCheckBody
 from kyverno_mp.program.ports import OFFLINE, SignatureQuery
 from kyverno_mp.program.request import Request
-from tests.image_rig import Contents, Repository, Signer, digest_of, serving
+from tests.image_rig import (
+    Contents,
+    Repository,
+    Signer,
+    digest_of,
+    payload_for,
+    serving,
+)
 from tests.unit.cli.conftest import Command
 
 ANNOTATION = "kyverno.io/verify-images"
@@ -419,7 +427,7 @@ def test_moving_tag_is_resolved_once(command: Command, rig: Rig) -> None:
 
 def test_unverified_images_never_pass(command: Command, rig: Rig) -> None:
     rig.signed("app")
-    policy = rig.policy(attestations=[{"type": "t"}])
+    policy = rig.policy(attestations=[{"type": "t"}], additionalExtensions={"a": "b"})
     found = rows(command, policy, rig.pod(f"{rig.host}/app:v1"))
     assert [status for status, _ in found] == ["error"]
     assert "is not evaluated by this version" in found[0][1]
@@ -455,6 +463,88 @@ def test_conditions_are_evaluated_on_attestations(
     )
     found = rows(command, policy, rig.pod(f"{rig.host}/app:v1"))
     assert [one for one, _ in found] == [status]
+
+
+def _attested(
+    command: Command,
+    rig: Rig,
+    signer: Signer,
+    attestors: list[dict[str, Any]] | None,
+    block: list[dict[str, Any]],
+    others: tuple[Signer, ...] = (),
+) -> list[tuple[str, str]]:
+    """Return the rows for an image whose attestation ``signer`` has signed.
+
+    ``others`` have signed the image, but not the attestation.
+    """
+    repository = Repository("app")
+    digest = repository.image()
+    payload = payload_for(digest)
+    signatures = [base64.b64encode(s.sign(payload)) for s in (rig.signer, *others)]
+    repository.attach(digest, "sig", [(payload, s.decode()) for s in signatures])
+    repository.attest(digest, signer, "https://e.com/review", {"author": "alice"})
+    repository.load(rig.contents)
+    attestation: dict[str, Any] = {"type": "https://e.com/review"}
+    if attestors is not None:
+        attestation["attestors"] = attestors
+    policy = rig.policy(
+        attestors=block,
+        attestations=[attestation],
+        mutateDigest=False,
+        verifyDigest=False,
+        required=False,
+    )
+    return rows(command, policy, rig.pod(f"{rig.host}/app:v1"))
+
+
+@pytest.mark.parametrize("attestors", [None, []])
+def test_an_attestation_without_attestors_has_those_of_its_block(
+    command: Command, rig: Rig, attestors: list[dict[str, Any]] | None
+) -> None:
+    found = _attested(command, rig, rig.signer, attestors, [rig.keys()])
+    assert [status for status, _ in found] == ["pass"]
+    found = _attested(command, rig, Signer(), attestors, [rig.keys()])
+    assert [status for status, _ in found] == ["fail"]
+    assert "image attestations verification failed, verifiedCount: 0" in found[0][1]
+    # As for the image itself, all keys of a text without a count have to sign.
+    other = Signer()
+    both = rig.keys()
+    both["entries"][0]["keys"]["publicKeys"] += other.pem
+    one_of = {**both, "count": 1}
+    found = _attested(command, rig, rig.signer, attestors, [one_of], (other,))
+    assert [status for status, _ in found] == ["pass"]
+    found = _attested(command, rig, rig.signer, attestors, [both], (other,))
+    assert [status for status, _ in found] == ["fail"]
+    assert "verifiedCount: 1, requiredCount: 2" in found[0][1]
+
+
+def test_an_attestation_that_nobody_has_to_sign_fails(
+    command: Command, rig: Rig
+) -> None:
+    """Upstream accepts any keyless signer."""
+    found = _attested(command, rig, rig.signer, None, [])
+    text = ".attestations[0]: neither the attestation nor its block has attestors"
+    assert [status for status, _ in found] == ["fail"]
+    assert found[0][1].endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "depth", "status"),
+    [(1, 1, "pass"), (2, 1, "fail"), (None, 1, "fail"), (1, 3, "pass")],
+)
+def test_nested_sets_count_in_attestations(
+    command: Command, rig: Rig, count: int | None, depth: int, status: str
+) -> None:
+    other = rig.keys(Signer())["entries"]
+    nested: dict[str, Any] = {"entries": rig.keys()["entries"] + other}
+    if count is not None:
+        nested["count"] = count
+    for _ in range(depth):
+        nested = {"entries": [{"attestor": nested}]}
+    found = _attested(command, rig, rig.signer, [nested], [])
+    assert [one for one, _ in found] == [status]
+    found = _attested(command, rig, Signer(), [nested], [])
+    assert [one for one, _ in found] == ["fail"]
 
 
 def test_too_many_signatures_are_not_read(command: Command, rig: Rig) -> None:
