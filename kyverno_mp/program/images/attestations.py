@@ -95,7 +95,7 @@ class _Attestation:
             # SAFETY: upstream accepts any keyless signer here.
             return f"{own}: neither the attestation nor its block has attestors"
         for path, listed in sets:
-            entries = listed.entries
+            entries: Sequence[Attestor] = listed.entries
             if not self._given.attestors:
                 entries = list(expanded(listed))
             held, wanted = self._verify_entries(entries, listed.count, path, scope)

@@ -161,3 +161,72 @@ def test_definitions_of_a_test_reach_every_kind(
     done = command("test", files)
     assert "gvk" not in done.out + done.err
     assert "Checking results" in done.out
+
+
+def test_a_test_merges_lists_of_a_custom_kind_by_its_definition(
+    command: Command, tmp_path: Path
+) -> None:
+    """As the API server does for a list of type map: one entry for each key."""
+    texts = {"name": {"type": "string"}, "size": {"type": "string"}}
+    parts = {
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+        "items": {"type": "object", "properties": texts},
+    }
+    spec = {"type": "object", "properties": {"parts": parts}}
+    definition = yaml.safe_load(DEFINITION)
+    (version,) = definition["spec"]["versions"]
+    version["schema"] = {
+        "openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}
+    }
+    expression = (
+        'Object{spec: Object.spec{parts: [Object.spec.parts{name: "a", size: "2"}]}}'
+    )
+    policy = yaml.safe_load(_policy("MutatingPolicy", "x.org", "gadgetry"))
+    policy["spec"]["mutations"][0]["applyConfiguration"]["expression"] = expression
+    given = {
+        "apiVersion": "x.org/v1",
+        "kind": "Gadget",
+        "metadata": {"name": "g", "namespace": "d"},
+        "spec": {"parts": [{"name": "a", "size": "1"}, {"name": "b", "size": "1"}]},
+    }
+    patched = {
+        **given,
+        "spec": {"parts": [{"name": "a", "size": "2"}, {"name": "b", "size": "1"}]},
+    }
+    result = {
+        "policy": policy["metadata"]["name"],
+        "isMutatingPolicy": True,
+        "kind": "Gadget",
+        "resources": ["g"],
+        "result": "pass",
+        "patchedResources": "patched.yaml",
+    }
+    documents = {
+        "crd.yaml": definition,
+        "policy.yaml": policy,
+        "given.yaml": given,
+        "patched.yaml": patched,
+        "cluster.yaml": {
+            "apiVersion": "cli.kyverno.io/v1alpha1",
+            "kind": "ClusterResource",
+            "metadata": {"name": "c"},
+            "spec": {"crds": ["crd.yaml"], "resources": []},
+        },
+        "kyverno-test.yaml": {
+            "apiVersion": "cli.kyverno.io/v1alpha1",
+            "kind": "Test",
+            "metadata": {"name": "t"},
+            "policies": ["policy.yaml"],
+            "resources": ["given.yaml"],
+            "clusterResources": ["cluster.yaml"],
+            "results": [result],
+        },
+    }
+    for name, document in documents.items():
+        (tmp_path / name).write_text(yaml.safe_dump(document))
+    done = command("test", tmp_path)
+    assert (done.code, done.out.count("Pass")) == (0, 1), done.out + done.err
+    (tmp_path / "patched.yaml").write_text(yaml.safe_dump(given))
+    assert command("test", tmp_path).code == 1
