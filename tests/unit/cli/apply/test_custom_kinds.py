@@ -189,7 +189,7 @@ def test_a_test_merges_lists_of_a_custom_kind_by_its_definition(
         "apiVersion": "x.org/v1",
         "kind": "Gadget",
         "metadata": {"name": "g", "namespace": "d"},
-        "spec": {"parts": [{"name": "a", "size": "1"}, {"name": "b", "size": "1"}]},
+        "spec": {"parts": [{"name": name, "size": "1"} for name in "ab"]},
     }
     patched = {
         **given,
