@@ -1625,6 +1625,20 @@ groups have no chart."""
 DASHBOARD_EXCEPTIONS_MAX = 1000
 """PolicyExceptions that the dashboard lists; it counts all of them."""
 
+DENIALS_KEPT = 64
+"""The last denials of a worker that the dashboard can show: more than one reads."""
+
+DENIAL_BYTES_MAX = 4096
+"""One of them: names, and a message of at least 400 characters. A worker's file has
+256 KiB."""
+
+DENIALS_PER_S_MAX = 20
+"""Denials that a worker writes for the dashboard in a second, and at once, so that
+denials in thousands, which nobody reads one by one, cost the reviews nothing."""
+
+DASHBOARD_DENIALS_SHOWN = 20
+"""Denials on the dashboard's first page."""
+
 DASHBOARD_TOKEN_CHARACTERS_MIN = 16
 """The minimum length of a token: a shorter one could be guessed, because attempts are
 not slowed down."""

@@ -105,7 +105,9 @@ def kyverno_mp(
         "--allow-empty",
         *("--tls-cert", str(files.cert), "--tls-key", str(files.key)),
     ]
-    with running(core, "kyverno-mp", command, port, {}, folder) as server:
+    # As in a cluster, which is what the figures are for.
+    settings = {"KYVERNO_MP_DASHBOARD": "false"}
+    with running(core, "kyverno-mp", command, port, settings, folder) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ Source: docs/metrics.md (kyverno_policy_execution_duration_seconds).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.dashboard.entries import (
     DIMENSIONS,
@@ -50,11 +50,20 @@ class Cost:
         return 1e6 * self.seconds / self.count if self.count else 0.0
 
 
+class Pace(NamedTuple):
+    """The reviews of the last seconds."""
+
+    per_s: float
+    mean_us: float
+
+
 @dataclass(slots=True)
 class Activity:
     """Counts since the processes started. ``costs``: by policy, then by rule."""
 
     reviews: int = 0
+    seconds: float = 0.0
+    """The time of all reviews."""
     totals: Counts = field(default_factory=Counts)
     by: dict[str, dict[str, Counts]] = field(
         default_factory=lambda: {one: {} for one in DIMENSIONS}
@@ -78,6 +87,7 @@ def activity_of(merged: Merged, about: Mapping[str, About]) -> Activity:
     activity = Activity()
     for cells in merged.get(ADMISSION, {}).values():
         activity.reviews += int(sum(cells[:-1]))
+        activity.seconds += cells[-1]
     for labels, cells in merged.get(MEASURED, {}).items():
         count, seconds = int(sum(cells[:-1])), cells[-1]
         key = _key(labels)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from kyverno_mp.dashboard.activity import Activity
+from kyverno_mp.dashboard.activity import Activity, Pace
 from kyverno_mp.dashboard.exceptions import Published
 from kyverno_mp.dashboard.history import History
 from kyverno_mp.dashboard.results import Results
 from kyverno_mp.leader.status import Status
+from kyverno_mp.telemetry.denials import Denial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,12 @@ class Facts(Protocol):
 
     def activity(self) -> Activity:
         """Return the results of reviews since the start."""
+
+    def pace(self) -> Pace | None:
+        """Return the reviews of the last seconds, None before they are known."""
+
+    def denials(self) -> Sequence[Denial]:
+        """Return the last denials, the newest first."""
 
     def published(self) -> Published:
         """Return the policies in force."""

@@ -22,9 +22,12 @@ from kyverno_mp.dashboard.query import (
     value_of,
 )
 from kyverno_mp.dashboard.render import TITLES, paging_of, render
-from kyverno_mp.limits import DASHBOARD_ROWS
+from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import DASHBOARD_DENIALS_SHOWN, DASHBOARD_ROWS
 
 _TOP: Final = 10
+_REFRESH_S: Final = ("5", "30")
+"""Seconds after which the overview can be loaded again."""
 _OFFERED_MAX: Final = 200
 """Number of values that a filter suggests."""
 _SECTIONS: Final = (
@@ -81,8 +84,13 @@ def reviews_over_time(view: View, dimension: str = "", value: str = "") -> list[
     return increases(view.history.course(Series(REVIEWS, dimension, value)))
 
 
-def overview(view: View, _values: Values) -> str:
-    """Return the overview page."""
+def overview(view: View, values: Values) -> str:
+    """Return the overview page; with ``refresh`` it is loaded again every seconds."""
+    refresh = values.get("refresh", "")
+    if refresh not in ("", *_REFRESH_S):
+        raise RequestInvalid(
+            "dashboard.query", f"refresh is not one of {', '.join(_REFRESH_S)}"
+        )
     source = REVIEWS if view.watch is None else REPORTS
     tops = []
     for dimension in DIMENSIONS:
@@ -96,6 +104,11 @@ def overview(view: View, _values: Values) -> str:
         "Overview",
         "/",
         activity=view.facts.activity(),
+        denials=view.facts.denials()[:DASHBOARD_DENIALS_SHOWN],
+        pace=view.facts.pace(),
+        policies=sum(policy.ready for policy in view.facts.status().policies),
+        refresh=refresh,
+        refreshes=_REFRESH_S,
         added=reviews_over_time(view),
         problems=_problems(view),
         source=source,

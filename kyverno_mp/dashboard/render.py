@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -24,8 +23,8 @@ from kyverno_mp import __version__
 from kyverno_mp.dashboard.charts import bar_of, columns_of, spark_of
 from kyverno_mp.dashboard.entries import RESULTS
 from kyverno_mp.dashboard.query import link
+from kyverno_mp.dashboard.style import TEMPLATES, style_sheet
 
-_TEMPLATES: Final = Path(__file__).with_name("templates")
 _MESSAGE_LENGTH_MAX: Final = 2000
 _MIB: Final = 1024 * 1024
 _NAMES: Final = {name: name.capitalize() for name in RESULTS}
@@ -51,7 +50,7 @@ def security_policy(form_action: str = "'none'") -> str:
 
     ``form_action``: the allowed targets of forms.
     """
-    digest = base64.b64encode(sha256(_style().encode()).digest()).decode()
+    digest = base64.b64encode(sha256(style_sheet().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none';"
         f" form-action {form_action}"
@@ -59,16 +58,11 @@ def security_policy(form_action: str = "'none'") -> str:
 
 
 @cache
-def _style() -> str:
-    return (_TEMPLATES / "style.css").read_text("utf-8")
-
-
-@cache
 def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
         finalize=_printable,
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
@@ -89,7 +83,7 @@ def _environment() -> Environment:
         NAMES=_NAMES,
         RESULTS=RESULTS,
         # The digest of the Content-Security-Policy applies to exactly this text.
-        STYLE=Markup(_style()),  # noqa: S704 - our own file
+        STYLE=Markup(style_sheet()),  # noqa: S704 - our own file
         TITLES=TITLES,
         VERSION=__version__,
         link=link,

@@ -26,7 +26,7 @@ HTML: Final = "text/html; charset=utf-8"
 SERVED, REFUSED, UNKNOWN, FAILED = "served", "refused", "unknown", "failed"
 BUSY: Final = "busy"
 _FIELDS: Final[Mapping[str, Collection[str]]] = {
-    "/": (),
+    "/": ("refresh",),
     "/results": (*FILTERS, "page"),
     "/groups": ("by", "of", "page"),
     "/report": ("namespace", "kind", "name", "page"),

@@ -9,17 +9,16 @@ import logging
 import sys
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
 
 from kyverno_mp import __version__
 from kyverno_mp.process.roles.health import Reporter
 from kyverno_mp.process.startup.certificate import Files
+from kyverno_mp.process.startup.listen import address_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import JSON, fields
 from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS
 
 _log = logging.getLogger(__name__)
-_ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
 """Hosts that mean all addresses; clients cannot connect to them on every system."""
 
 
@@ -51,8 +50,8 @@ class Banner:
     def text(self) -> str:
         """Return the lines of the message."""
         settings = self.settings
-        webhook = f"https://{_place(settings.webhook_host, settings.webhook_port)}"
-        health = f"http://{_place(settings.health_host, settings.health_port)}"
+        webhook = f"https://{address_of(settings.webhook_host, settings.webhook_port)}"
+        health = f"http://{address_of(settings.health_host, settings.health_port)}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
             # The cluster's certificate replaces the initial one.
@@ -79,7 +78,7 @@ class Banner:
             runs.append("reports pool")
         pages = ""
         if settings.dashboard:
-            place = _place(settings.dashboard_host, settings.dashboard_port)
+            place = address_of(settings.dashboard_host, settings.dashboard_port)
             pages = f"  dashboard http://{place}/\n"
         return (
             f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
@@ -91,10 +90,3 @@ class Banner:
             f"  policies  {health}/policies  (from {source})\n"
             f"  overview  {health}/\n"
         )
-
-
-def _place(host: str, port: int) -> str:
-    """Return host and port of a URL that can be opened on this machine."""
-    if host in _ANY:
-        host = "localhost"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+from kyverno_mp.dashboard.style import style_sheet
+
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
@@ -28,26 +30,40 @@ def is_browser(accept: str) -> bool:
     return "text/html" in accept.lower()
 
 
-def start_page(accept: str, lines: Sequence[str]) -> tuple[str, bytes]:
-    """Return the start page: ``lines`` about the state, then the endpoints."""
+def start_page(
+    accept: str, lines: Sequence[str], dashboard: str = ""
+) -> tuple[str, bytes]:
+    """Return the start page: ``lines`` about the state, then the endpoints.
+
+    ``dashboard``: the address of the dashboard, "" if it is off.
+    """
+    endpoints = list(ENDPOINTS)
+    if dashboard:
+        endpoints.insert(0, (dashboard, "the dashboard: denials, results, policies"))
     if is_browser(accept):
-        return HTML, _html(lines).encode()
-    width = max(len(path) for path, _ in ENDPOINTS)
-    rows = [f"  {path:<{width}}  {purpose}" for path, purpose in ENDPOINTS]
+        return HTML, _html(lines, endpoints).encode()
+    width = max(len(path) for path, _ in endpoints)
+    rows = [f"  {path:<{width}}  {purpose}" for path, purpose in endpoints]
     return TEXT, "\n".join([*lines, "", *rows, ""]).encode()
 
 
-def _html(lines: Sequence[str]) -> str:
+def _html(lines: Sequence[str], endpoints: Sequence[tuple[str, str]]) -> str:
     state = "".join(f"<p>{html.escape(line)}</p>\n" for line in lines)
     rows = "".join(
-        f'<tr><td><a href="{path}">{path}</a></td><td>{html.escape(purpose)}</td></tr>'
-        "\n"
-        for path, purpose in ENDPOINTS
+        f'<tr><td><a href="{html.escape(path)}">{html.escape(path)}</a></td>'
+        f"<td>{html.escape(purpose)}</td></tr>\n"
+        for path, purpose in endpoints
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        "<title>kyverno-mp</title></head>\n<body>\n<h1>kyverno-mp</h1>\n"
-        f"{state}<table>\n{rows}</table>\n</body>\n</html>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>kyverno-mp</title>\n<style>{style_sheet()}</style></head>\n"
+        '<body>\n<header class="site"><span class="brand">kyverno-mp</span></header>'
+        f"\n<main><h1>Start page</h1>\n{state}"
+        '<div class="wide"><table><thead><tr><th scope="col">Address</th>'
+        f'<th scope="col">Content</th></tr></thead><tbody>\n{rows}</tbody></table>'
+        "</div></main>\n</body>\n</html>\n"
     )
 
 

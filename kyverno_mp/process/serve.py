@@ -16,7 +16,7 @@ import ssl
 from pathlib import Path
 
 from kyverno_mp.egress.addresses import read_rules
-from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.errors import SettingInvalid, StateError
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process.banner import Banner
@@ -39,6 +39,7 @@ from kyverno_mp.webhook.http.tls import Certificates
 
 _log = logging.getLogger(__name__)
 _HEALTH_BACKLOG = 128
+_DASHBOARD_PORT = Settings().dashboard_port
 
 
 def serve(settings: Settings) -> int:
@@ -113,12 +114,15 @@ def _pages(settings: Settings) -> socket.socket | None:
     """Return the socket of the dashboard, None if it is off."""
     if not settings.dashboard:
         return None
-    return listen(
-        settings.dashboard_host,
-        settings.dashboard_port,
-        _HEALTH_BACKLOG,
-        "KYVERNO_MP_DASHBOARD_HOST, KYVERNO_MP_DASHBOARD_PORT",
-    )
+    port = settings.dashboard_port
+    by = "KYVERNO_MP_DASHBOARD_HOST, KYVERNO_MP_DASHBOARD_PORT"
+    try:
+        return listen(settings.dashboard_host, port, _HEALTH_BACKLOG, by)
+    except StateError:
+        # Nobody chose the port, so it must not keep the service from starting.
+        if not settings.standalone or port != _DASHBOARD_PORT:
+            raise
+    return listen(settings.dashboard_host, 0, _HEALTH_BACKLOG, by)
 
 
 def _check(settings: Settings) -> None:

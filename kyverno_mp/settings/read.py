@@ -82,6 +82,8 @@ def read(
             said = source if "=" in source else f"{source}={raw!r}"
             problems.append(f"{said}: {error}")
     if not problems:
+        # Without a cluster, the service is tried out by one person on one machine.
+        values.setdefault("dashboard", values.get("standalone", False))
         settings = Settings(**values)
         problems = _together(settings)
         if not problems:

@@ -243,7 +243,10 @@ class Settings:
     )
     dashboard: bool = setting(
         False,
-        Facts("Serve the dashboard, read-only pages on a separate port."),
+        Facts(
+            "Serve the dashboard, read-only pages on a separate port.",
+            auto="`true` with --standalone, otherwise `false`",
+        ),
     )
     dashboard_host: str = setting(
         "127.0.0.1",
@@ -254,7 +257,13 @@ class Settings:
     )
     dashboard_port: int = setting(
         9081,
-        Facts("Plain HTTP port of the dashboard.", unit="port", low=0, high=65535),
+        Facts(
+            "Plain HTTP port of the dashboard. With --standalone, another port is used"
+            " if the default is taken.",
+            unit="port",
+            low=0,
+            high=65535,
+        ),
     )
     dashboard_token_file: str = setting(
         "",

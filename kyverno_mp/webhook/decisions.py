@@ -1,14 +1,17 @@
-"""Write one log line for each decision, if the operator enables that.
+"""Write one log line for each decision, and the last denials for the dashboard.
 
-Room: webhook. Takes: Records and the setting KYVERNO_MP_LOG_DECISIONS. Gives: the
-unchanged Records if the setting is ``off``, so that it costs nothing; else Records that
-also log. Next: wire passes them to the reviews. May touch: the log.
+Room: webhook. Takes: Records, the setting KYVERNO_MP_LOG_DECISIONS, a DenialFile if the
+dashboard is on. Gives: the unchanged Records if neither is, so that it costs nothing;
+else Records that also log, or write denials. Next: start.py passes them to the reviews.
+May touch: the log, the DenialFile.
 
 SAFETY: a line names the user, the object and the policies. It never quotes the object
-or a rule's message, because both can contain a value of a Secret.
+or a rule's message, because both can contain a value of a Secret. The dashboard, which
+is not open to everybody, shows the messages about other kinds, as reports do.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -16,6 +19,7 @@ import msgspec
 
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.telemetry.denials import Denial, DenialFile
 from kyverno_mp.webhook.ports import Records
 
 _LOG = logging.getLogger(__name__)
@@ -27,9 +31,16 @@ _NAME_CHARS_MAX: Final = 512
 _POLICIES_MAX: Final = 20
 
 
-def with_decisions(records: Records, mode: str) -> Records:
-    """Return ``records``, with a log line for each decision unless ``mode`` is off."""
-    return records if mode == OFF else DecisionLog(records, logs_all=mode == ALL)
+def with_decisions(
+    records: Records, mode: str, denials: DenialFile | None = None
+) -> Records:
+    """Return ``records``, with a log line for each decision unless ``mode`` is off.
+
+    ``denials``: receives the denials, at most some in a second.
+    """
+    if mode != OFF:
+        records = DecisionLog(records, logs_all=mode == ALL)
+    return records if denials is None else DenialRecords(records, denials)
 
 
 class _Response(msgspec.Struct):
@@ -100,6 +111,58 @@ class DecisionLog:
         )
         line["failed"] = _names(one for one in responses if _has_failed(one))
         _write(line, allowed=allowed)
+
+
+class DenialRecords:
+    """Records that also write denials for the dashboard."""
+
+    def __init__(self, records: Records, denials: DenialFile) -> None:
+        self._records = records
+        self._denials = denials
+        self.audit = records.audit
+        self.http = records.http
+        self.error = records.error
+
+    def review(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Count one answered review, and write a denial."""
+        self._records.review(
+            request, webhook, responses, allowed=allowed, seconds=seconds
+        )
+        if not allowed and self._denials.is_due():
+            self._denials.write(_denial(request, responses))
+
+
+def _denial(request: Request, responses: Sequence[PolicyResponse]) -> Denial:
+    """Describe a denial by the first rule of an enforced policy that failed."""
+    failures = [
+        (response.policy.key, rule)
+        # An error denies in a policy of either action, if it has failurePolicy Fail.
+        for response in sorted(responses, key=lambda one: one.action != "Enforce")
+        for rule in response.results
+        if rule.status in (FAIL, ERROR)
+    ]
+    policy, rule = failures[0] if failures else ("", None)
+    is_secret = request.kind == "Secret"
+    return Denial(
+        time_s=time.time(),
+        operation=request.operation,
+        kind=request.kind,
+        namespace=request.namespace,
+        name=request.name,
+        user=request.username,
+        policy=policy,
+        rule=rule.rule if rule else "",
+        message=rule.message if rule and not is_secret else "",
+        others=max(len(failures) - 1, 0),
+    )
 
 
 _DECODER: Final = msgspec.json.Decoder(_Answer)

@@ -39,6 +39,7 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.telemetry.denials import DenialFile
 from kyverno_mp.telemetry.page import GAUGES, Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
@@ -365,6 +366,17 @@ def make_start(settings: Settings, places: Places) -> Start:
     return start
 
 
+def _denials(settings: Settings, page: Page) -> DenialFile | None:
+    """Return the file of denials, None without a dashboard or without room."""
+    if not settings.dashboard:
+        return None
+    try:
+        return DenialFile(page.path)
+    except OSError as error:
+        _LOG.warning("the dashboard shows no denials: %s", error)
+        return None
+
+
 def _dependencies(
     settings: Settings,
     places: Places,
@@ -378,7 +390,9 @@ def _dependencies(
     return RoleDependencies(
         evaluate=evaluate,
         is_ready=evaluate.is_ready,
-        records=with_decisions(records, settings.log_decisions),
+        records=with_decisions(
+            records, settings.log_decisions, _denials(settings, attached.page)
+        ),
         view=live.view if live else None,
         reviewers=attached.reviewers,
         sink=journals.event_sink(records, loop, attached.records_successes),

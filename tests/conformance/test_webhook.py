@@ -127,6 +127,7 @@ class _Server:
             stderr=self._log,
             env={
                 **without_variable(os.environ),
+                "KYVERNO_MP_DASHBOARD": "false",
                 "KYVERNO_MP_POLICIES_POLL_MS": "50",
                 "KYVERNO_MP_RUNTIME_DIR": str(folder / "run"),
             },

@@ -51,6 +51,7 @@ class Service:
             cwd=ROOT,
             env={
                 **{k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
+                "KYVERNO_MP_DASHBOARD": "false",
                 **(variables or {}),
             },
             stdout=self._output,

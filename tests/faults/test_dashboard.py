@@ -51,6 +51,9 @@ def test_pages_show_recent_results(service: Service) -> None:
     for labels in ({"app": "x"}, {}, {}):
         service.review(pod(**labels))
     service.wait(lambda: "3 reviews answered" in page(service, "/")[1])
+    overview = page(service, "/")[1]
+    assert overview.count("CREATE Pod ") == 2, "both denials, and nothing else"
+    assert "<dt>Policies in force</dt><dd>1</dd>" in overview
     status, text = page(service, "/policies")
     assert status == 200
     assert "1 policy, 1 ready" in text

@@ -84,6 +84,7 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
 
     def tick() -> None:
         """Take a sample when one is due."""
+        facts.sample(time.monotonic())
         sampler.take_due(time.monotonic(), time.time())
         left_out.hold((), float(results.left_out))
         shared.write()

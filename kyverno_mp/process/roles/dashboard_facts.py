@@ -10,11 +10,12 @@ of the number of requested pages.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from kyverno_mp.dashboard.activity import Activity, activity_of
+from kyverno_mp.dashboard.activity import Activity, Pace, activity_of
 from kyverno_mp.dashboard.exceptions import Published, published_of
 from kyverno_mp.dashboard.facts import ProcessRow
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
@@ -27,9 +28,11 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.telemetry.collect import merge, views
+from kyverno_mp.telemetry.denials import Denial, last_denials
 from kyverno_mp.telemetry.families import CPU, PSS
 
 _FRESH_S: Final = 2.0
+_PACE_S: Final = 10.0
 T = TypeVar("T")
 
 
@@ -68,6 +71,8 @@ class PodFacts:
         self._unready = _Fresh(reporter.unready)
         self._activity = _Fresh(self._read_activity)
         self._processes = _Fresh(self._read_processes)
+        self._denials = _Fresh(lambda: last_denials(self._runtime_dir / PAGES))
+        self._samples: deque[tuple[float, int, float]] = deque(maxlen=2)
 
     def unready(self) -> Sequence[str]:
         """Return the reasons why the pod is not ready, empty if it is."""
@@ -84,6 +89,30 @@ class PodFacts:
     def activity(self) -> Activity:
         """Return the results of reviews since the start."""
         return self._activity.get()
+
+    def sample(self, now_s: float) -> None:
+        """Remember the number of reviews, every ten seconds. ``now_s``: monotonic."""
+        if not self._samples or now_s - self._samples[-1][0] >= _PACE_S:
+            activity = self.activity()
+            self._samples.append((now_s, activity.reviews, activity.seconds))
+
+    def pace(self) -> Pace | None:
+        """Return the reviews of the last 10 to 20 seconds."""
+        if not self._samples:
+            return None
+        since_s, reviews, seconds = self._samples[0]
+        elapsed_s = time.monotonic() - since_s
+        activity = self.activity()
+        count = activity.reviews - reviews
+        # A restarted process can begin to count anew.
+        if elapsed_s < 1 or count < 0:
+            return None
+        mean_us = 1e6 * (activity.seconds - seconds) / count if count else 0.0
+        return Pace(count / elapsed_s, mean_us)
+
+    def denials(self) -> Sequence[Denial]:
+        """Return the last denials, the newest first."""
+        return self._denials.get()
 
     def published(self) -> Published:
         """Return the policies in force."""

@@ -34,6 +34,7 @@ from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
 from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
 from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
+from kyverno_mp.process.startup.listen import address_of
 from kyverno_mp.process.startup.summary import Summary, summary_of
 from kyverno_mp.process.supervision.readiness import (
     Health,
@@ -132,7 +133,11 @@ class Reporter:
         unready = self._health().unready
         state = f"not ready: {'; '.join(unready)}" if unready else "ready"
         lines = (f"kyverno-mp {__version__} is {state}", self.summary().text())
-        return HTTPStatus.OK, *start_page(accept, lines)
+        settings, dashboard = self._settings, ""
+        if settings.dashboard and settings.standalone:
+            address = address_of(settings.dashboard_host, settings.dashboard_port)
+            dashboard = f"http://{address}/"
+        return HTTPStatus.OK, *start_page(accept, lines, dashboard)
 
     def healthz(self) -> Answer:
         """Respond with every problem, as JSON."""

@@ -8,8 +8,11 @@ accepts from the same queue and no connection is refused meanwhile.
 import errno
 import os
 import socket
+from typing import Final
 
 from kyverno_mp.errors import StateError
+
+_ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
 
 
 def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.socket:
@@ -41,6 +44,13 @@ def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.so
         raise StateError(
             "process.listen", f"cannot listen on {shown}: {_reason(error)}"
         ) from error
+
+
+def address_of(host: str, port: int) -> str:
+    """Return host and port of a URL that can be opened on this machine."""
+    if host in _ANY:
+        host = "localhost"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def port_of(listener: socket.socket) -> int:

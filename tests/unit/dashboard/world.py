@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kyverno_mp.dashboard.access import Guard
-from kyverno_mp.dashboard.activity import About, Activity, Cost
+from kyverno_mp.dashboard.activity import About, Activity, Cost, Pace
 from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Counts, Entry
 from kyverno_mp.dashboard.exceptions import Exempted, Published
 from kyverno_mp.dashboard.facts import ProcessRow
@@ -19,6 +19,7 @@ from kyverno_mp.dashboard.site import Site
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus, Status
 from kyverno_mp.process.roles.dashboard import Pages, Sampler, serve_pages
 from kyverno_mp.process.startup.listen import listen, port_of
+from kyverno_mp.telemetry.denials import Denial
 
 LOCAL = {"host": "127.0.0.1:9081"}
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
@@ -44,6 +45,8 @@ class Pod:
     did: Activity = field(default_factory=Activity)
     published_now: Published = field(default_factory=Published)
     rows: Sequence[ProcessRow] = ()
+    paced: Pace | None = None
+    denied: Sequence[Denial] = ()
 
     def unready(self) -> Sequence[str]:
         return self.reasons
@@ -56,6 +59,12 @@ class Pod:
 
     def activity(self) -> Activity:
         return self.did
+
+    def pace(self) -> Pace | None:
+        return self.paced
+
+    def denials(self) -> Sequence[Denial]:
+        return self.denied
 
     def published(self) -> Published:
         return self.published_now
@@ -180,6 +189,21 @@ def full(text: str = "", *, standalone: bool = False) -> World:
         1,
         text,
     )
+    world.pod.paced = Pace(12.5, 640.0)
+    world.pod.denied = [
+        Denial(
+            time_s=1_770_000_000.0,
+            operation=text or "CREATE",
+            kind=text or "Pod",
+            namespace=text or "team-1",
+            name=text or "web",
+            user=text or "alice",
+            policy=name,
+            rule=text or "check",
+            message=text or "the label app is required",
+            others=2,
+        )
+    ]
     world.pod.rows = [
         ProcessRow(
             name=text or process,

@@ -2,10 +2,12 @@
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kyverno_mp.telemetry.denials import DenialFile, last_denials
 from kyverno_mp.webhook.decisions import on_policy_review, with_decisions
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
@@ -136,3 +138,27 @@ def test_decisions_about_policies_are_logged(
     assert [text for text, _ in found] == ["review denied", "review allowed"][:count]
     assert {line["user"] for _, line in found} == {"ann"}
     assert {line["webhook"] for _, line in found} == {"exceptionvalidate"}
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("Pod", SECRET_VALUE), ("Secret", "")])
+def test_the_dashboard_gets_denials_with_messages_of_other_kinds_than_secrets(
+    tmp_path: Path, kind: str, shown: str
+) -> None:
+    denials = DenialFile(tmp_path / "webhook-0.page")
+    records = StubRecords()
+    dependencies = Dependencies(
+        records=with_decisions(records, "off", denials), monotonic_ns=lambda: 1
+    )
+    plan = StubPlan(enforce=[response(message=SECRET_VALUE)])
+    body = review(
+        kind={"group": "", "version": "v1", "kind": kind},
+        userInfo={"username": "ann"},
+        object={"metadata": {"name": "web"}},
+    )
+    for evaluate in (StubEvaluate(None), StubEvaluate(plan)):
+        asked = Service(dependencies, handlers_of(evaluate))
+        asked.answer(SHARED[b"/validate/fail"], b"", body)
+    assert len(records.reviews) == 2
+    (denial,) = last_denials(tmp_path)
+    assert (denial.kind, denial.user, denial.message) == (kind, "ann", shown)
+    assert denial.rule == response().results[0].rule
