@@ -1644,3 +1644,11 @@ half a second."""
 REWRITE_INPUTS_MAX = 6_000
 """Requests on which `fix policy --to` compares both policies of a large policy: most
 values at every place of the largest samples, about a second."""
+
+AUTHZ_ERROR_CHARS_MAX = 1024
+"""Characters of an error that a proxy is told: enough for an expression's error, and no
+policy can send a large value of a request back in it."""
+
+AUTHZ_HEADERS_MAX = 256
+"""Headers of a request to judge, and of an answer to an HTTP client: proxies accept
+about a hundred."""

@@ -1,7 +1,8 @@
 """Decide HTTP and Envoy requests by policies: the first answer or error counts.
 
 Room: program. Takes: AuthorizationPolicyIRs, linked once; a Check. Gives: Authorizer,
-LinkedAuthorizationPolicy, Decision. Next: cli/apply/stages/authorization.py.
+LinkedAuthorizationPolicy, Decision, Exchange. Next: cli/apply/stages/authorization.py,
+webhook/authz/deciding.py.
 May touch: external systems only through the Check's ports.
 Source: docs/behaviour/cel 15.1, 15.6.
 
@@ -24,8 +25,9 @@ from kyverno_mp.expr.cel.functions.kyverno.documents import JSON
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.outside import HttpContext, ImageContext, ResourceContext
 from kyverno_mp.expr.cel.values import CelFailed, Value
+from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.ir.authorization import AuthorizationPolicyIR
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR, ExchangeIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
@@ -143,6 +145,10 @@ class Authorizer:
             LinkedAuthorizationPolicy(ir)
             for ir in sorted(chosen, key=lambda ir: ir.policy.name)
         ]
+        self.is_pure = all(
+            policy.ir.effects == EFFECT_PURE for policy in self._policies
+        )
+        """Whether no policy declares an external call."""
 
     def decisions(self, check: Check) -> Iterator[Decision]:
         """Yield the result of each policy, as if it were alone."""
@@ -157,6 +163,23 @@ class Authorizer:
         return next(
             (found for found in self.decisions(check) if not found.is_none), None
         )
+
+
+class Exchange:
+    """An expression that turns a message of the HTTP authorizer into another one."""
+
+    def __init__(self, ir: ExchangeIR) -> None:
+        self._linked = link(ir.expression, _dialect("HTTP"))
+        self.is_pure = ir.effects == EFFECT_PURE
+
+    def result(self, check: Check) -> Message | None:
+        """Return the value for ``check.request``, None for null.
+
+        Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed.
+        """
+        check.runtime.begin_policy(self, is_tenant=False)
+        value: Message | None = _Scope(check, {}).value(self._linked)
+        return value
 
 
 @cache

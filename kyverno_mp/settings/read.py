@@ -187,7 +187,13 @@ def _of_roles(settings: Settings) -> list[str]:
             name = variable(setting)
             problems.append(f"{name}: needs {needed}, and a cluster; expected false")
     runs_pool = any(getattr(settings, pool) for pool in _POOLS)
-    if not settings.runs_webhook and not runs_pool:
+    if settings.authz_mode:
+        problems += [
+            f"{variable(name)}: an authorizer's pod runs nothing else"
+            for name in (*_POOLS, "dashboard", "record_dir")
+            if getattr(settings, name)
+        ]
+    if settings.webhook_workers == 0 and (settings.authz_mode or not runs_pool):
         name = variable("webhook_workers")
         problems.append(f"{name}: 0 leaves this pod without anything to run")
     return problems

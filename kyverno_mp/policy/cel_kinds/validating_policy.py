@@ -183,6 +183,11 @@ def is_authorization_policy(raw: Json) -> bool:
     )
 
 
+def authorization_mode(raw: Json) -> str:
+    """Return the evaluation mode of an authorization policy, "" for other documents."""
+    return _authorization_mode(raw) if is_authorization_policy(raw) else ""
+
+
 def authorizes(document: AnyValidatingPolicy) -> TypeGuard[AuthorizationPolicy]:
     """Return whether a policy authorizes HTTP or Envoy requests."""
     return (
