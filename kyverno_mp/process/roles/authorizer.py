@@ -9,6 +9,7 @@ Modules of these evaluation modes are imported late: other services do not load 
 """
 
 import importlib
+import importlib.util
 from typing import Final
 
 from kyverno_mp.errors import SettingInvalid
@@ -33,11 +34,15 @@ def run(start: Start) -> None:
     from kyverno_mp.webhook.authz.attach import Places
     from kyverno_mp.webhook.authz.start import make_start
 
-    settings = start.settings
+    settings, files = start.settings, start.files
     places = Places(start.runtime_dir / SNAPSHOT, start.runtime_dir / PAGES)
+    if settings.authz_mode == ENVOY:
+        from kyverno_mp.webhook.authz.grpc_server import serve
+
+        serve(settings, places, files and (files.cert, files.key))
+        return
     assert start.reviews is not None
     given, sent = exchanges_of(settings)
-    files = start.files
     certificates = None
     if files is not None:
         certificates = Certificates(files.cert, files.key, client_ca_of(settings))
@@ -50,6 +55,8 @@ def unusable(settings: Settings) -> list[str]:
 
     Called before the fork, it also loads what all workers share.
     """
+    if settings.authz_mode == ENVOY and importlib.util.find_spec("grpc") is None:
+        return ["--mode envoy: needs grpcio: pip install 'kyverno-mp[authz]'"]
     for name in LATE:
         importlib.import_module(name)
     try:
