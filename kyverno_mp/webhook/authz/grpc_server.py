@@ -148,7 +148,7 @@ async def _serve(
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", settings.body_bytes_max),
             ("grpc.max_concurrent_streams", AUTHZ_STREAMS_MAX),
-        )
+        ),
     )
     server.add_generic_rpc_handlers(handlers(checks, grpc))
     address = _address(settings)

@@ -39,6 +39,11 @@ def theirs(request: Any) -> Any:
     return message_data(from_proto(envoy.SCHEMA[envoy.REQUEST], data))
 
 
+CHANGES = (
+    "envoy.Allowed().WithHeader(envoy.Header('a', '').KeepEmptyValue())"
+    ".WithoutHeader('b').WithResponseHeader('c', 'd').WithQueryParam('e', 'f')"
+    ".WithoutQueryParam('g').Response()"
+)
 METADATA = (
     "envoy.Allowed().Response().WithMetadata({'a': dyn(1), 'b': dyn([dyn('x'),"
     " dyn(2.5)]), 'c': dyn({'d': dyn(true), 'e': dyn(null)}), 'f': dyn(-7)})"
@@ -141,9 +146,7 @@ def test_any_bytes_are_read_alike_or_rejected(
         "envoy.Allowed().Response()",
         "envoy.Denied(401).WithBody('no').WithHeader('a', 'b').Response()",
         "envoy.Denied(-1).Response().WithMessage('m\\u00e9')",
-        "envoy.Allowed().WithHeader(envoy.Header('a', '').KeepEmptyValue())"
-        ".WithoutHeader('b').WithResponseHeader('c', 'd').WithQueryParam('e', 'f')"
-        ".WithoutQueryParam('g').Response()",
+        CHANGES,
         METADATA,
     ],
 )
