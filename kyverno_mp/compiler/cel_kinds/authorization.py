@@ -32,9 +32,12 @@ from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AuthorizationPolicy,
     CelPolicyException,
+    decode_validating_policy,
+    is_authorization_policy,
 )
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.jsonvalue import Json
 
 _NOT_BOOL: Final = "matchCondition output is expected to be of type bool"
 
@@ -107,6 +110,19 @@ def compile_exchange(text: str, given: str, result: str) -> ExchangeIR:
     if builder.problems:
         raise DocumentInvalid(builder.problems, NOWHERE)
     return ExchangeIR(expression, effects_of((expression,), EFFECTS))
+
+
+def refusals_of(raw: dict[str, Json]) -> list[str]:
+    """Return why an authorizer could not use a policy; [] for other documents."""
+    if not is_authorization_policy(raw):
+        return []
+    try:
+        document = decode_validating_policy(raw)
+        assert isinstance(document, AuthorizationPolicy)
+        compile_authorization(document)
+    except DocumentInvalid as error:
+        return list(map(str, error.problems))
+    return []
 
 
 def faults(document: AuthorizationPolicy | CelPolicyException) -> Iterator[Problem]:

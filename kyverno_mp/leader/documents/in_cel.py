@@ -111,6 +111,10 @@ def _compile_generating(
     return msgspec.structs.replace(compiled, exceptions=()), unusable
 
 
+_JSON_ONLY: Final = (
+    "evaluation mode JSON: the policy concerns payloads, and no request to the API"
+    " server is one"
+)
 _ROWS: Final = (
     _Body(
         VALIDATING_POLICY,
@@ -182,6 +186,8 @@ def compile_cel_document(
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)
     warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    if getattr(compiled, "is_json", False):
+        warnings.append(_JSON_ONLY)
     rule_count = len(body.rules_of(decoded))
     status = _status_of(document, body, compiled, warnings, rule_count)
     return CompileOutcome(status, body.encode(compiled))
