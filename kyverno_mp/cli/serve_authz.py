@@ -178,8 +178,8 @@ command = Command(
         ),
     ),
     callback=_serve_authz,
-    help="Answers a proxy's requests for authorization until SIGTERM, by"
-    " ValidatingPolicies in evaluation mode HTTP or Envoy.\n\n"
+    help="Answers a proxy's requests for authorization until SIGTERM, by policies in"
+    " evaluation mode HTTP or Envoy.\n\n"
     "docs/authorizer.md describes it. The flags of upstream's authz-server have the"
     " same effect, or are rejected with the reason.",
     params=[

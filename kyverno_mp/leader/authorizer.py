@@ -19,7 +19,7 @@ from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
-from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.cluster import authorizer_policies
 from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.control.health import LeaderHealth, write_leader_health
@@ -67,7 +67,7 @@ def run_authorizer_leader(settings: Settings, runtime_dir: Path) -> None:
         loop.run(settings, runtime_dir, _sources(settings, ManySources(folders)))
         return
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies = ClusterPolicies(client, authorizes=True)
+    policies = authorizer_policies(client)
     informers = policies.cel_informers
     sources = _sources(
         settings,

@@ -45,8 +45,8 @@ from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CLUSTER_POLICY,
+    OF_AUTHORIZERS,
     REVIEWED_CEL_KINDS,
-    VALIDATING_POLICY,
 )
 
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
@@ -59,7 +59,7 @@ CEL_RESOURCES: Final = {
     for row in REVIEWED_CEL_KINDS
     for stored in row.stored
 }
-_OF_AUTHORIZERS: Final = (CEL_RESOURCES[VALIDATING_POLICY.name], CEL_EXCEPTIONS)
+_OF_AUTHORIZERS: Final = (CEL_RESOURCES[OF_AUTHORIZERS.name], CEL_EXCEPTIONS)
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
@@ -198,6 +198,11 @@ class ClusterPolicies:
             for informer in self.informers[:2]
             for text in informer.snapshot().values()
         ]
+
+
+def authorizer_policies(client: Client) -> ClusterPolicies:
+    """Return the policies and exceptions of the cluster that an authorizer uses."""
+    return ClusterPolicies(client, authorizes=True)
 
 
 class LiveClusterData:

@@ -17,10 +17,13 @@ import msgspec
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.leader.outline import MARK, size_outlined
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
-from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
+from kyverno_mp.policy.cel_kinds.served import (
+    SERVED_CEL_KINDS,
+    authorization_mode,
+    is_served,
+)
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
-    authorization_mode,
     is_validating_policy,
     shown_kind,
 )

@@ -61,9 +61,9 @@ class Banner:
         elif self.files is not None and self.files.ca:
             trust = f", trust {self.files.ca}"
         if settings.authz_mode:
-            paths = [str(folder.path) for folder in folders_of(settings)]
+            folders = [str(folder.path) for folder in folders_of(settings)]
             clusters = () if settings.standalone else (source,)
-            source = ", ".join((*clusters, *paths))
+            source = ", ".join((*clusters, *folders))
         runs = [f"{settings.webhook_workers} {settings.serves} workers"]
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()

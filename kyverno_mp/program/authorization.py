@@ -100,11 +100,14 @@ class LinkedAuthorizationPolicy:
         self._validations = [link(one, dialect) for one in ir.validations]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
 
-    def decide(self, check: Check) -> Decision:
-        """Return what the policy says about a request. Raises: DeadlinePassed."""
+    def decide(self, check: Check, values: tuple[Value, ...] = ()) -> Decision:
+        """Return what the policy says about a request. Raises: DeadlinePassed.
+
+        ``values``: those of the check, if they are known.
+        """
         policy = self.ir.policy
         check.runtime.begin_policy(self, is_tenant=False)
-        scope = _Scope(check, self._variables)
+        scope = _Scope(check, self._variables, values or _values_of(check))
         try:
             return self._answered(check, scope)
         except (ExpressionFailed, BudgetExceeded) as error:
@@ -152,8 +155,9 @@ class Authorizer:
 
     def decisions(self, check: Check) -> Iterator[Decision]:
         """Yield the result of each policy, as if it were alone."""
+        values = _values_of(check)
         for policy in self._policies:
-            yield policy.decide(check)
+            yield policy.decide(check, values)
 
     def decide(self, check: Check) -> Decision | None:
         """Return the first answer or error; None if no policy has one.
@@ -178,7 +182,7 @@ class Exchange:
         Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed.
         """
         check.runtime.begin_policy(self, is_tenant=False)
-        value: Message | None = _Scope(check, {}).value(self._linked)
+        value: Message | None = _Scope(check, {}, _values_of(check)).value(self._linked)
         return value
 
 
@@ -199,27 +203,38 @@ def _is_answer(value: Value, mode: Mode) -> bool:
     return value.__class__ is Message and value.kind.name == mode.response
 
 
+def _values_of(check: Check) -> tuple[Value, ...]:
+    """Return the variables that all policies share, as none can change them."""
+    deadline_ns, ports = check.runtime.deadline_ns, check.ports
+    return (
+        check.request,
+        ResourceContext(ports.resources, "", deadline_ns),
+        ImageContext(ports.images, deadline_ns),
+        HttpContext(ports.services, deadline_ns=deadline_ns),
+        JSON,
+        KeySets(check.key_sets, deadline_ns),
+        MCP,
+    )
+
+
 class _Scope(CelScope):
     """The variables of one policy, for one request."""
 
     __slots__ = ()
     type_name = "kyverno.variables"
 
-    def __init__(self, check: Check, variables: dict[str, LinkedExpression]) -> None:
-        deadline_ns, ports = check.runtime.deadline_ns, check.ports
+    def __init__(
+        self,
+        check: Check,
+        variables: dict[str, LinkedExpression],
+        values: tuple[Value, ...],
+    ) -> None:
+        """``values``: as returned by ``_values_of(check)``."""
         self._runtime = check.runtime
         self._budget = Budget(COST_MAX)
         self._variables = variables
         self._found = {}
-        self._values = (
-            check.request,
-            ResourceContext(ports.resources, "", deadline_ns),
-            ImageContext(ports.images, deadline_ns),
-            HttpContext(ports.services, deadline_ns=deadline_ns),
-            JSON,
-            KeySets(check.key_sets, deadline_ns),
-            MCP,
-        )
+        self._values = values
 
     def value(self, linked: LinkedExpression) -> Value:
         """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""

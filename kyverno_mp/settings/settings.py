@@ -318,9 +318,9 @@ class Settings:
     authz_mode: str = setting(
         "",
         Facts(
-            "This pod answers a proxy's requests for authorization by the"
-            " ValidatingPolicies of this evaluation mode, instead of admission reviews:"
-            " http over HTTP, envoy over gRPC (ext_authz v3).",
+            "This pod answers a proxy's requests for authorization by the policies of"
+            " this evaluation mode, instead of admission reviews: http over HTTP, envoy"
+            " over gRPC (ext_authz v3).",
             choices=("http", "envoy"),
             auto="no authorizer",
         ),

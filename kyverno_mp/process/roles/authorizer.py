@@ -39,7 +39,8 @@ def run(start: Start) -> None:
     if settings.authz_mode == ENVOY:
         from kyverno_mp.webhook.authz.grpc_server import serve
 
-        serve(settings, places, files and (files.cert, files.key))
+        pair = None if files is None else (files.cert, files.key)
+        serve(settings, places, pair)
         return
     assert start.reviews is not None
     given, sent = exchanges_of(settings)

@@ -13,8 +13,7 @@ from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.leader.folder import Folder
-from kyverno_mp.policy.cel_kinds.served import is_served
-from kyverno_mp.policy.cel_kinds.validating_policy import authorization_mode
+from kyverno_mp.policy.cel_kinds.served import authorization_mode, is_served
 from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json

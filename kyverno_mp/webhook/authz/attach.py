@@ -38,7 +38,7 @@ from kyverno_mp.telemetry.families import AUTHZ_DECISIONS, AUTHZ_POLICIES, QUERI
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import OF_AUTHORIZERS
 from kyverno_mp.webhook.authz.deciding import Access, Deciding, Options
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Attached:
         self._follower: Follower[Authorizer] = Follower(
             places.snapshot,
             self._control,
-            VALIDATING_POLICY.segment,
+            OF_AUTHORIZERS.segment,
             partial(_linked, settings.evaluation_mode),
             on_refused=self._refused,
             defer=self._defer,
@@ -158,7 +158,7 @@ class Attached:
         self._follower.current()
         if newest and not self._follower.is_behind:
             self.slot.serve(POLICIES, newest)
-        self.slot.serve(VALIDATING_POLICY.segment, self._follower.generation)
+        self.slot.serve(OF_AUTHORIZERS.segment, self._follower.generation)
 
     def _defer(self, attach: Callable[[], None]) -> None:
         self._attacher.submit(attach).add_done_callback(self._attached_aside)

@@ -124,9 +124,9 @@ def _add(message: descriptor_pb2.DescriptorProto, *words: str) -> None:
 
 def _type(field: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
     if kind in _KINDS:
-        field.type = _KINDS[kind]  # type: ignore[assignment]  # a number of the enum
+        field.type = _KINDS[kind]
         return
-    field.type = 11  # type: ignore[assignment]  # as above
+    field.type = 11
     is_known = kind.startswith("google.")
     field.type_name = f".{kind}" if is_known else f".a.{kind.replace('.', '_')}"
 

@@ -56,8 +56,12 @@ _NUMBERS: Final = {
 """The numbers of the fields, in ascending order."""
 _VARINT, _I64, _LENGTH, _I32 = 0, 1, 2, 5
 _VARINT_BITS_MAX: Final = 63
+_MORE: Final = 128
+"""The bit of a byte that announces another one of the same number."""
+_KEY_TAG, _VALUE_TAG = 0x0A, 0x12
 _U64: Final = (1 << 64) - 1
 _FIELD_NUMBER_MAX: Final = (1 << 29) - 1
+_ENTRY_HEAD: Final = 2
 _DOUBLE: Final = Struct("<d")
 _NS: Final = 1_000_000_000
 _SECONDS_MIN: Final = -62_135_596_800
@@ -91,7 +95,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         byte = data[at]
         at += 1
         number |= (byte & 127) << shift
-        if byte < 128:  # noqa: PLR2004 - the bit that announces more
+        if byte < _MORE:
             return number & _U64, at
         shift += 7
 
@@ -100,12 +104,21 @@ def _parts(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield number, wire type and value of each field. Raises: WireInvalid."""
     at, end = 0, len(data)
     while at < end:
-        tag, at = _varint(data, at)
+        # PERF: most tags and sizes are one byte, and a call costs more than this.
+        tag = data[at]
+        if tag < _MORE:
+            at += 1
+        else:
+            tag, at = _varint(data, at)
         number, wire = tag >> 3, tag & 7
         if not 0 < number <= _FIELD_NUMBER_MAX:
             raise WireInvalid("invalid number of a field")
         if wire == _LENGTH:
-            size, at = _varint(data, at)
+            if at < end and data[at] < _MORE:
+                size = data[at]
+                at += 1
+            else:
+                size, at = _varint(data, at)
             value: Any = data[at : at + size]
             at += size
         elif wire == _VARINT:
@@ -159,8 +172,9 @@ def _message(kind: MessageType, data: bytes, depth: int) -> Message:
         scalar = _SCALARS.get(field.item)
         if (scalar[0] if scalar is not None else _LENGTH) != wire:
             continue  # as an unknown field
-        if name in kind.one_of:
-            for other in kind.one_of - {name}:
+        one_of = kind.one_of
+        if one_of and name in one_of:
+            for other in one_of - {name}:
                 values.pop(other, None)
                 merged.pop(other, None)
         if field.container == "map":
@@ -202,6 +216,17 @@ def _item(kind: MessageType, field: Field, data: Any, depth: int) -> Value:
 
 def _entry(name: str, field: Field, data: bytes, depth: int) -> tuple[str, Value]:
     """Read an entry of a map, whose missing parts are empty."""
+    # PERF: a key and a text of less than 128 bytes each, as most headers are.
+    middle = 2 + data[1] if len(data) > _ENTRY_HEAD and data[0] == _KEY_TAG else 0
+    if (
+        field.item == "string"
+        and 0 < middle < len(data) - 1
+        and data[1] < _MORE
+        and data[middle] == _VALUE_TAG
+        and middle + 2 + data[middle + 1] == len(data)
+        and data[middle + 1] < _MORE
+    ):
+        return _text(data[2:middle]), _text(data[middle + 2 :])
     key, content = "", b""
     for number, wire, value in _parts(data):
         if wire == _LENGTH and number == 1:
@@ -283,10 +308,10 @@ def _any(data: bytes) -> Json:
 
 def _number(number: int) -> bytes:
     number &= _U64
-    if number < 128:  # noqa: PLR2004 - fits into a byte
+    if number < _MORE:
         return bytes((number,))
     out = bytearray()
-    while number > 127:  # noqa: PLR2004 - as above
+    while number >= _MORE:
         out.append(number & 127 | 128)
         number >>= 7
     out.append(number)

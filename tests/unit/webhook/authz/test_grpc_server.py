@@ -212,6 +212,7 @@ def test_server_and_command_line_decide_alike(
     runtime = Runtime(now=lambda: NOW, monotonic_ns=still_ns)
     stage = AuthorizationStage([ir], CelPorts())
     (verdict,) = stage.decide("Envoy", request_from_wire(data), runtime)
+    assert verdict.result is not None
     server = CheckServer(Rig("Envoy", ir).deciding, grpc)
     try:
         answer = RESPONSE.FromString(run(server.check(data, _Context())))

@@ -236,7 +236,7 @@ def test_the_log_of_decisions_has_no_secrets(
         secret = "Authorization: Bearer hunter2"
         rig.ask(wire("/x?token=hunter2", secret, method="POST", body=b"hunter2"))
         rig.ask(wire("/y", secret))
-    (line,) = [record.fields for record in caplog.records]
+    (line,) = [vars(record)["fields"] for record in caplog.records]
     assert line["path"] == "/x"
     assert line["decision"] == "deny"
     assert line["policy"] == "p"
@@ -298,5 +298,6 @@ def test_server_and_command_line_decide_alike(
     stage = AuthorizationStage([ir], CelPorts())
     runtime = Runtime(now=lambda: NOW, monotonic_ns=still_ns)
     (verdict,) = stage.decide("HTTP", nested_request(data), runtime)
+    assert verdict.result is not None
     expected = {"pass": 200, "skip": 200, "fail": 403, "error": 500}
     assert Rig("HTTP", ir).ask(data)[0] == expected[verdict.result.status]
