@@ -29,10 +29,10 @@ from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import BOOL, DYN, NULL, Type, object_type
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR, ExchangeIR
 from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.policy.cel_kinds.served import decode_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AuthorizationPolicy,
     CelPolicyException,
-    decode_validating_policy,
     is_authorization_policy,
 )
 from kyverno_mp.policy.fields.meta import NamedExpression
@@ -117,7 +117,7 @@ def refusals_of(raw: dict[str, Json]) -> list[str]:
     if not is_authorization_policy(raw):
         return []
     try:
-        document = decode_validating_policy(raw)
+        document = decode_served(raw)
         assert isinstance(document, AuthorizationPolicy)
         compile_authorization(document)
     except DocumentInvalid as error:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.leader.authorizer import ManySources, folders_of
+from kyverno_mp.leader.cluster import authorizer_policies
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import PolicyStore
@@ -21,7 +22,9 @@ from kyverno_mp.snapshot.cel_segments import AuthorizationSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from tests.unit.kube.fake_api import running
 from tests.unit.program.authorizing import check, document
+from tests.waiting import wait_for
 
 ANSWER = {
     "HTTP": 'http.Denied("no").Response()',
@@ -177,3 +180,39 @@ def test_all_folders_are_polled(tmp_path: Path) -> None:
     assert len(sources.poll(0).changed) == 2
     (tmp_path / "two" / "a.json").unlink()
     assert sources.poll(0, force=True).removed == (f"{tmp_path}/two/a.json",)
+
+
+VPOL = "/apis/policies.kyverno.io/v1beta1/validatingpolicies"
+
+
+def test_policies_of_a_cluster_are_live(tmp_path: Path) -> None:
+    """Only the kinds that an authorizer may read are read."""
+    with running() as api:
+        raw = msgspec.json.decode(denying("HTTP", "/x", "a"))
+        api.put(
+            f"{VPOL}/a",
+            spec=raw["spec"],
+            kind=raw["kind"],
+            apiVersion=raw["apiVersion"],
+        )
+        source = authorizer_policies(api.client())
+        informers = source.cel_informers
+        for informer in informers:
+            informer.start()
+        try:
+            wait_for(lambda: all(one.synced for one in informers))
+            assert source.is_complete
+            assert not source.informers
+            policies = store("HTTP")
+            found = policies.update(ManySources([source]).poll(0))
+            assert denies(served(found, "HTTP", tmp_path), "HTTP", "/x")
+            api.remove(f"{VPOL}/a")
+            wait_for(lambda: not len(informers[0]))
+            found = policies.update(ManySources([source]).poll(0))
+            assert not denies(served(found, "HTTP", tmp_path), "HTTP", "/x")
+        finally:
+            for informer in informers:
+                informer.stop()
+        paths = (target.partition("?")[0] for _, target, _ in api.requests)
+        asked = {path.rpartition("/")[2] for path in paths}
+        assert asked <= {"validatingpolicies", "policyexceptions"}
