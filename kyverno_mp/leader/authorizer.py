@@ -57,7 +57,8 @@ class ManySources:
 def folders_of(settings: Settings) -> list[Folder]:
     """Return the folders and files with an authorizer's policies."""
     paths = (settings.policies_dir, *settings.authz_sources.split(","))
-    return [Folder(Path(path.strip())) for path in paths if path.strip()]
+    # Absolute: such names sort before those of the cluster's objects, which then apply.
+    return [Folder(Path(path.strip()).absolute()) for path in paths if path.strip()]
 
 
 def run_authorizer_leader(settings: Settings, runtime_dir: Path) -> None:

@@ -6,6 +6,7 @@ serves it. May touch: nothing itself; attach.py opens files and threads.
 """
 
 import asyncio
+import dataclasses
 import time
 
 from kyverno_mp.ir.authorization import ExchangeIR
@@ -60,7 +61,8 @@ def make_start(
             keepalive_s=float(settings.webhook_keepalive_s),
             time_s=time.time,
             peers=attached.slot,
-            callers=caller_check(settings),
+            # Nobody registers a path with a secret segment here.
+            callers=caller_check(dataclasses.replace(settings, caller_path=False)),
             serves_reviews=False,
         )
         attached.listen()

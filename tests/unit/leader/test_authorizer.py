@@ -216,3 +216,20 @@ def test_policies_of_a_cluster_are_live(tmp_path: Path) -> None:
         paths = (target.partition("?")[0] for _, target, _ in api.requests)
         asked = {path.rpartition("/")[2] for path in paths}
         assert asked <= {"validatingpolicies", "policyexceptions"}
+
+
+def test_of_two_policies_with_one_name_the_cluster_s_applies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the folder is named by a relative path."""
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "a.json").write_bytes(denying("HTTP", "/folder", "a"))
+    monkeypatch.chdir(tmp_path)
+    changes = ManySources(folders_of(Settings(authz_sources="z"))).poll(0)
+    stored = denying("HTTP", "/cluster", "a")
+    both = Changes({**changes.changed, "kube://policies.kyverno.io/a": stored}, ())
+    found = store("HTTP").update(both)
+    authorizer = served(found, "HTTP", tmp_path)
+    assert denies(authorizer, "HTTP", "/cluster")
+    assert not denies(authorizer, "HTTP", "/folder")
+    assert "overrides" in found.problems[0]
