@@ -29,16 +29,21 @@ _IMAGE: Final = _HERE / "requirements.txt"
 _PROGRAM: Final = _HERE / "requirements-cli.txt"
 
 
-def required() -> list[str]:
-    """Return all requirements of setup.cfg."""
+def _setup() -> configparser.ConfigParser:
     setup = configparser.ConfigParser()
     setup.read(_HERE.parent / "setup.cfg")
-    return setup["options"]["install_requires"].strip().splitlines()
+    return setup
+
+
+def required() -> list[str]:
+    """Return all requirements of setup.cfg, without those of extras."""
+    return _setup()["options"]["install_requires"].strip().splitlines()
 
 
 def wanted() -> list[str]:
-    """Return the requirements of setup.cfg for the image."""
-    return [line for line in required() if not line.startswith(LEFT_OUT)]
+    """Return the requirements of setup.cfg for the image, which runs every service."""
+    extra = _setup()["options.extras_require"]["authz"].strip().splitlines()
+    return [line for line in required() if not line.startswith(LEFT_OUT)] + extra
 
 
 def _pin(path: Path, requirements: Sequence[str], subject: str, *more: Path) -> None:

@@ -1658,3 +1658,19 @@ half a second."""
 REWRITE_INPUTS_MAX = 6_000
 """Requests on which `fix policy --to` compares both policies of a large policy: most
 values at every place of the largest samples, about a second."""
+
+AUTHZ_ERROR_CHARS_MAX = 1024
+"""Characters of an error that a proxy is told: enough for an expression's error, and no
+policy can send a large value of a request back in it."""
+
+AUTHZ_HEADERS_MAX = 256
+"""Headers of a request to judge, and of an answer to an HTTP client: proxies accept
+about a hundred."""
+
+AUTHZ_STREAMS_MAX = 1000
+"""Concurrent calls of one connection of Envoy, which has a connection for each of its
+threads; further calls wait in Envoy."""
+
+AUTHZ_CALLS_MAX = 4096
+"""Concurrent calls of all connections of one gRPC server, each a request in memory;
+Envoy denies what is refused."""

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.commands.declare import Example, Group
 from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.serve_authz import command as authz
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import facts_of, variable
 from kyverno_mp.settings.nearest import nearest
@@ -32,11 +33,16 @@ def _option(flag: str, name: str) -> click.Option:
     return click.Option([flag, name], default=None, help=text)
 
 
-class _Serve(Command):
-    """A command that removes upstream's flags before click parses ours."""
+class _Serve(Group):
+    """A command that removes upstream's flags before click parses ours.
+
+    With the word ``authz`` it runs another service.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Store upstream's flags in the context; reject unknown flags."""
+        if args[:1] and args[0] in self.commands:
+            return super().parse_args(ctx, args)
         known = {name for param in self.get_params(ctx) for name in param.opts}
         ours, theirs = _split(args)
         for argument in ours:
@@ -83,6 +89,8 @@ def _as_written(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _serve(**overrides: str | None) -> int:
+    if click.get_current_context().invoked_subcommand is not None:
+        return 0
     env = environment()
     theirs = translate(click.get_current_context().meta[_UPSTREAM])
     if theirs.problems:
@@ -108,6 +116,8 @@ command = _Serve(
         Example("Serve the policies of a cluster, in its pod", "serve"),
     ),
     callback=_serve,
+    invoke_without_command=True,
+    commands=[authz],
     help="Answers admission reviews until SIGTERM.\n\nThe environment variables in"
     " parentheses have the same effect; flags take precedence. docs/settings.md lists"
     " all settings, and the flags of Kyverno's containers (--webhookTimeout=15), which"

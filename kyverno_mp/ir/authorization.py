@@ -1,7 +1,8 @@
 """Define the record of a compiled policy that authorizes HTTP or Envoy requests.
 
 Room: ir. Takes: written by compiler/cel_kinds/authorization.py. Gives:
-AuthorizationPolicyIR, read by program/authorization.py. Plain data; no behaviour here.
+AuthorizationPolicyIR and ExchangeIR, read by program/authorization.py. Plain data; no
+behaviour here.
 Source: docs/behaviour/cel 15.
 """
 
@@ -26,4 +27,11 @@ class AuthorizationPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     variables: tuple[NamedExpressionIR, ...]
     validations: tuple[Expression, ...]
     exceptions: tuple[CelExceptionIR, ...] = ()
+    effects: int = EFFECT_PURE
+
+
+class ExchangeIR(msgspec.Struct, frozen=True, array_like=True):
+    """An expression that turns one message of the HTTP authorizer into another."""
+
+    expression: Expression
     effects: int = EFFECT_PURE

@@ -43,7 +43,11 @@ from kyverno_mp.leader.stored_document import FROM_CLUSTER
 from kyverno_mp.snapshot.callers import CALLERS
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_CEL_KINDS
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLUSTER_POLICY,
+    OF_AUTHORIZERS,
+    REVIEWED_CEL_KINDS,
+)
 
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -55,6 +59,7 @@ CEL_RESOURCES: Final = {
     for row in REVIEWED_CEL_KINDS
     for stored in row.stored
 }
+_OF_AUTHORIZERS: Final = (CEL_RESOURCES[OF_AUTHORIZERS.name], CEL_EXCEPTIONS)
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
@@ -66,11 +71,13 @@ class ClusterPolicies:
         client: Client,
         *,
         watched: bool = True,
+        authorizes: bool = False,
         room: SourceRoom | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``watched`` is False in a pod in which no role evaluates policies.
 
+        ``authorizes``: an authorizer evaluates them, which needs only its own kinds.
         ``room`` bounds the documents of all namespaces together.
         """
         self._documents = PolicyDocuments(room or SourceRoom(), monotonic_s)
@@ -78,12 +85,12 @@ class ClusterPolicies:
         self.informers = [
             follow(resource)
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
-            if watched
+            if watched and not authorizes
         ]
         self.cel_informers = [
             follow(resource)
             for resource in (*CEL_RESOURCES.values(), CEL_EXCEPTIONS)
-            if watched
+            if watched and (not authorizes or resource in _OF_AUTHORIZERS)
         ]
         """Informers of kinds that an older installation of Kyverno's CRDs lacks."""
         self._changed_keys = [
@@ -191,6 +198,11 @@ class ClusterPolicies:
             for informer in self.informers[:2]
             for text in informer.snapshot().values()
         ]
+
+
+def authorizer_policies(client: Client) -> ClusterPolicies:
+    """Return the policies and exceptions of the cluster that an authorizer uses."""
+    return ClusterPolicies(client, authorizes=True)
 
 
 class LiveClusterData:

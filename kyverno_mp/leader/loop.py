@@ -96,6 +96,7 @@ class Leader:
             force_ignore=settings.force_failure_policy_ignore,
             # Only pods with a webhook report that no pool handles a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
+            authorizes=settings.evaluation_mode,
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT, room.kept),
             room=room,

@@ -78,20 +78,17 @@ def _never() -> bool:
     return False
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class PolicyStore:
     """The state between two polls of the source."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
         self,
         allows_exceptions: Callable[[str], bool],
         *,
         force_ignore: bool = False,
         has_background: bool = False,
-        on_progress: Callable[[], None] = _nothing,
+        authorizes: str = "",
+        on_progress: Callable[[], None] = lambda: None,
         cache: CompileCache | None = None,
         room: TenantRoom | None = None,
     ) -> None:
@@ -99,6 +96,7 @@ class PolicyStore:
 
         ``force_ignore``: every policy has failurePolicy Ignore, like its webhook.
         ``has_background``: a background pool executes the tasks of triggers.
+        ``authorizes``: only policies in this evaluation mode (HTTP, Envoy) are used.
         ``on_progress`` is called repeatedly. ``cache`` contains results of an earlier
         policy store. ``room`` is that of all namespaced policies together.
         """
@@ -109,6 +107,7 @@ class PolicyStore:
         self._allows_exceptions = allows_exceptions
         self._force_ignore = force_ignore
         self._has_background = has_background
+        self._authorizes = authorizes
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
@@ -208,7 +207,9 @@ class PolicyStore:
         for name in sorted(self._files):
             for document in self._files[name]:
                 key, place = document.key, document.place
-                if not document.known:
+                if not document.is_for(self._authorizes):
+                    continue  # another service uses it
+                if not (document.known or self._authorizes):
                     problems.append(f"{place}: {document.why_unknown()}")
                     continue
                 found = exceptions if key[0] in EXCEPTIONS else policies

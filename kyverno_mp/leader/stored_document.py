@@ -17,7 +17,11 @@ import msgspec
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.leader.outline import MARK, size_outlined
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
-from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
+from kyverno_mp.policy.cel_kinds.served import (
+    SERVED_CEL_KINDS,
+    authorization_mode,
+    is_served,
+)
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
     is_validating_policy,
@@ -60,6 +64,8 @@ class StoredDocument:
     generation: int
     outline_of: int = 0
     """The size of the document of which it is an outline; 0 = it is whole."""
+    authorizes: str = ""
+    """The evaluation mode of a policy for an authorizer, HTTP or Envoy; "" = none."""
 
     def raw(self) -> Json:
         """Return the document's content, without the mark of an outline."""
@@ -67,6 +73,14 @@ class StoredDocument:
         if self.outline_of:
             del content[MARK]
         return content
+
+    def is_for(self, mode: str) -> bool:
+        """Return whether an authorizer of an evaluation mode uses the document.
+
+        Without a mode it is for the webhook, which reports what it does not use.
+        """
+        is_exception = self.known and self.key[0] == CEL_EXCEPTION
+        return not mode or is_exception or self.authorizes == mode
 
     def why_unknown(self) -> str:
         """Return why a document of an unknown kind has no effect."""
@@ -145,6 +159,7 @@ def _pack(
         digest=digest_of(packed),
         generation=_generation_of(document.raw),
         outline_of=outline_of,
+        authorizes=authorization_mode(document.raw),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from kyverno_mp import __version__
+from kyverno_mp.leader.authorizer import folders_of
 from kyverno_mp.process.roles.health import Reporter
 from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.process.startup.listen import address_of
@@ -27,7 +28,7 @@ class Banner:
     """Prints a message at the first check that finds the service ready."""
 
     settings: Settings
-    files: Files
+    files: Files | None
     reporter: Reporter
     _printed: bool = False
 
@@ -56,9 +57,13 @@ class Banner:
         if not settings.standalone:
             # The cluster's certificate replaces the initial one.
             source = "the cluster"
-        elif self.files.ca:
+        elif self.files is not None and self.files.ca:
             trust = f", trust {self.files.ca}"
-        runs = [f"{settings.webhook_workers} webhook workers"]
+        if settings.authz_mode:
+            folders = [str(folder.path) for folder in folders_of(settings)]
+            clusters = () if settings.standalone else (source,)
+            source = ", ".join((*clusters, *folders))
+        runs = [f"{settings.webhook_workers} {settings.serves} workers"]
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()
         found = {kind.removeprefix("Namespaced") for kind in summary.cel_kinds}
@@ -68,7 +73,10 @@ class Banner:
                 paths = f"{review.path} and {review.namespaced_path}"
                 plural = f"{row.name.removesuffix('y')}ies"
                 reviews += f"            {webhook}{paths}: {plural}\n"
-        if not settings.runs_webhook:
+        if settings.authz_mode:
+            place = address_of(settings.webhook_host, settings.webhook_port)
+            reviews = f"  requests  {_scheme_of(settings)}://{place}\n"
+        elif not settings.runs_webhook:
             runs, reviews = [], ""
         if settings.cleanup_workers:
             runs.append("cleanup pool")
@@ -90,3 +98,8 @@ class Banner:
             f"  policies  {health}/policies  (from {source})\n"
             f"  overview  {health}/\n"
         )
+
+
+def _scheme_of(settings: Settings) -> str:
+    name = {"http": "http", "envoy": "grpc"}[settings.authz_mode]
+    return f"{name}s" if settings.tls_cert_file else name

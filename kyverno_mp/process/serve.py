@@ -18,12 +18,14 @@ from pathlib import Path
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.errors import SettingInvalid, StateError
 from kyverno_mp.kube.access import access_of
+from kyverno_mp.leader.authorizer import folders_of
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process.banner import Banner
+from kyverno_mp.process.roles import authorizer
 from kyverno_mp.process.roles.health import Reporter
 from kyverno_mp.process.roles.table import QUEUES, pools_of, roles_of
 from kyverno_mp.process.startup.certificate import Files, make
-from kyverno_mp.process.startup.listen import listen, port_of
+from kyverno_mp.process.startup.listen import listen, port_of, reserve
 from kyverno_mp.process.startup.policy_folder import why_without_policies
 from kyverno_mp.process.startup.preload import preload
 from kyverno_mp.process.startup.runtime_dir import TLS, prepare, remove
@@ -99,15 +101,14 @@ def serve(settings: Settings) -> int:
 
 
 def _reviews(settings: Settings) -> socket.socket | None:
-    """Return the socket for reviews, None in a pod without a webhook."""
-    if not settings.runs_webhook:
+    """Return the socket of the webhook or authorizer, None in a pod without one."""
+    host, port = settings.webhook_host, settings.webhook_port
+    chosen_by = "--port, KYVERNO_MP_WEBHOOK_HOST, KYVERNO_MP_WEBHOOK_PORT"
+    if settings.authz_mode == authorizer.ENVOY:
+        return reserve(host, port, chosen_by)
+    if not (settings.runs_webhook or settings.authz_mode):
         return None
-    return listen(
-        settings.webhook_host,
-        settings.webhook_port,
-        settings.webhook_backlog,
-        "--port, KYVERNO_MP_WEBHOOK_HOST, KYVERNO_MP_WEBHOOK_PORT",
-    )
+    return listen(host, port, settings.webhook_backlog, chosen_by)
 
 
 def _pages(settings: Settings) -> socket.socket | None:
@@ -136,6 +137,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
             ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
+            *_authorizer_paths(settings),
         )
         if path and not Path(path).exists()
     ]
@@ -148,7 +150,7 @@ def _check(settings: Settings) -> None:
             access_of(settings.kubeconfig, environment())
         except SettingInvalid as error:
             problems.append(f"no cluster: {error.message}; or give --standalone")
-    if not settings.standalone and settings.tls_cert_file:
+    if settings.registers and settings.tls_cert_file:
         problems.append(
             "KYVERNO_MP_TLS_CERT_FILE: for --standalone; in a cluster the certificate"
             " is in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
@@ -162,19 +164,53 @@ def _check(settings: Settings) -> None:
             read_rules(text, "")
         except SettingInvalid as error:
             problems.append(f"{name}: {error.message}")
-    if settings.standalone and not settings.policies_dir:
-        problems.append(
-            "--policies (KYVERNO_MP_POLICIES_DIR): needed to run without a cluster"
-        )
-    elif settings.standalone and not problems and not settings.allow_empty:
-        reason = why_without_policies(settings.policies_dir)
-        if reason:
-            problems.append(
-                f"--policies (KYVERNO_MP_POLICIES_DIR): {reason}; --allow-empty starts"
-                " the service anyway"
-            )
+    if settings.authz_mode:
+        problems.extend(_authorizer_problems(settings) if not problems else ())
+    elif settings.standalone:
+        problems.extend(_folder_problems(settings, is_sound=not problems))
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))
+
+
+def _folder_problems(settings: Settings, *, is_sound: bool) -> list[str]:
+    """Return why a webhook without a cluster would admit everything."""
+    name = "--policies (KYVERNO_MP_POLICIES_DIR)"
+    if not settings.policies_dir:
+        return [f"{name}: needed to run without a cluster"]
+    if not is_sound or settings.allow_empty:
+        return []
+    reason = why_without_policies(settings.policies_dir)
+    if not reason:
+        return []
+    return [f"{name}: {reason}; --allow-empty starts the service anyway"]
+
+
+def _authorizer_paths(settings: Settings) -> list[tuple[str, str]]:
+    folders = folders_of(settings) if settings.authz_mode else ()
+    name = "--policies (KYVERNO_MP_AUTHZ_SOURCES)"
+    return [(name, str(folder.path)) for folder in folders]
+
+
+def _authorizer_problems(settings: Settings) -> list[str]:
+    """Return the reasons why an authorizer would not start, or allow everything."""
+    problems = authorizer.unusable(settings)
+    paths = [str(folder.path) for folder in folders_of(settings)]
+    if settings.client_ca_file and not settings.tls_cert_file:
+        problems.append("KYVERNO_MP_CLIENT_CA_FILE: needs KYVERNO_MP_TLS_CERT_FILE")
+    if settings.standalone and not paths:
+        problems.append(
+            "--policies (KYVERNO_MP_AUTHZ_SOURCES): needed to run without a cluster"
+        )
+    elif settings.standalone and not settings.allow_empty:
+        reasons = [
+            why_without_policies(path, settings.evaluation_mode) for path in paths
+        ]
+        if all(reasons):
+            problems.append(
+                f"--policies (KYVERNO_MP_AUTHZ_SOURCES): {'; '.join(reasons)};"
+                " --allow-empty starts the service anyway"
+            )
+    return problems
 
 
 def _tls_problems(settings: Settings) -> list[str]:
@@ -203,7 +239,9 @@ def _client_ca_problems(path: str) -> list[str]:
     return []
 
 
-def _certificate(settings: Settings, runtime_dir: Path) -> Files:
+def _certificate(settings: Settings, runtime_dir: Path) -> Files | None:
     if settings.tls_cert_file:
         return Files(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+    if settings.authz_mode:
+        return None
     return make(runtime_dir / TLS, settings.namespace)

@@ -1,7 +1,8 @@
 """Decide HTTP and Envoy requests by policies: the first answer or error counts.
 
 Room: program. Takes: AuthorizationPolicyIRs, linked once; a Check. Gives: Authorizer,
-LinkedAuthorizationPolicy, Decision. Next: cli/apply/stages/authorization.py.
+LinkedAuthorizationPolicy, Decision, Exchange. Next: cli/apply/stages/authorization.py,
+webhook/authz/deciding.py.
 May touch: external systems only through the Check's ports.
 Source: docs/behaviour/cel 15.1, 15.6.
 
@@ -24,8 +25,9 @@ from kyverno_mp.expr.cel.functions.kyverno.documents import JSON
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.outside import HttpContext, ImageContext, ResourceContext
 from kyverno_mp.expr.cel.values import CelFailed, Value
+from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.ir.authorization import AuthorizationPolicyIR
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR, ExchangeIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
@@ -98,11 +100,14 @@ class LinkedAuthorizationPolicy:
         self._validations = [link(one, dialect) for one in ir.validations]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
 
-    def decide(self, check: Check) -> Decision:
-        """Return what the policy says about a request. Raises: DeadlinePassed."""
+    def decide(self, check: Check, values: tuple[Value, ...] = ()) -> Decision:
+        """Return what the policy says about a request. Raises: DeadlinePassed.
+
+        ``values``: those of the check, if they are known.
+        """
         policy = self.ir.policy
         check.runtime.begin_policy(self, is_tenant=False)
-        scope = _Scope(check, self._variables)
+        scope = _Scope(check, self._variables, values or _values_of(check))
         try:
             return self._answered(check, scope)
         except (ExpressionFailed, BudgetExceeded) as error:
@@ -143,11 +148,16 @@ class Authorizer:
             LinkedAuthorizationPolicy(ir)
             for ir in sorted(chosen, key=lambda ir: ir.policy.name)
         ]
+        self.is_pure = all(
+            policy.ir.effects == EFFECT_PURE for policy in self._policies
+        )
+        """Whether no policy declares an external call."""
 
     def decisions(self, check: Check) -> Iterator[Decision]:
         """Yield the result of each policy, as if it were alone."""
+        values = _values_of(check)
         for policy in self._policies:
-            yield policy.decide(check)
+            yield policy.decide(check, values)
 
     def decide(self, check: Check) -> Decision | None:
         """Return the first answer or error; None if no policy has one.
@@ -157,6 +167,23 @@ class Authorizer:
         return next(
             (found for found in self.decisions(check) if not found.is_none), None
         )
+
+
+class Exchange:
+    """An expression that turns a message of the HTTP authorizer into another one."""
+
+    def __init__(self, ir: ExchangeIR) -> None:
+        self._linked = link(ir.expression, _dialect("HTTP"))
+        self.is_pure = ir.effects == EFFECT_PURE
+
+    def result(self, check: Check) -> Message | None:
+        """Return the value for ``check.request``, None for null.
+
+        Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed.
+        """
+        check.runtime.begin_policy(self, is_tenant=False)
+        value: Message | None = _Scope(check, {}, _values_of(check)).value(self._linked)
+        return value
 
 
 @cache
@@ -176,27 +203,38 @@ def _is_answer(value: Value, mode: Mode) -> bool:
     return value.__class__ is Message and value.kind.name == mode.response
 
 
+def _values_of(check: Check) -> tuple[Value, ...]:
+    """Return the variables that all policies share, as none can change them."""
+    deadline_ns, ports = check.runtime.deadline_ns, check.ports
+    return (
+        check.request,
+        ResourceContext(ports.resources, "", deadline_ns),
+        ImageContext(ports.images, deadline_ns),
+        HttpContext(ports.services, deadline_ns=deadline_ns),
+        JSON,
+        KeySets(check.key_sets, deadline_ns),
+        MCP,
+    )
+
+
 class _Scope(CelScope):
     """The variables of one policy, for one request."""
 
     __slots__ = ()
     type_name = "kyverno.variables"
 
-    def __init__(self, check: Check, variables: dict[str, LinkedExpression]) -> None:
-        deadline_ns, ports = check.runtime.deadline_ns, check.ports
+    def __init__(
+        self,
+        check: Check,
+        variables: dict[str, LinkedExpression],
+        values: tuple[Value, ...],
+    ) -> None:
+        """``values``: as returned by ``_values_of(check)``."""
         self._runtime = check.runtime
         self._budget = Budget(COST_MAX)
         self._variables = variables
         self._found = {}
-        self._values = (
-            check.request,
-            ResourceContext(ports.resources, "", deadline_ns),
-            ImageContext(ports.images, deadline_ns),
-            HttpContext(ports.services, deadline_ns=deadline_ns),
-            JSON,
-            KeySets(check.key_sets, deadline_ns),
-            MCP,
-        )
+        self._values = values
 
     def value(self, linked: LinkedExpression) -> Value:
         """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""

@@ -83,7 +83,8 @@ def read(
             problems.append(f"{said}: {error}")
     if not problems:
         # Without a cluster, the service is tried out by one person on one machine.
-        values.setdefault("dashboard", values.get("standalone", False))
+        is_tried = values.get("standalone") and not values.get("authz_mode")
+        values.setdefault("dashboard", bool(is_tried))
         settings = Settings(**values)
         problems = _together(settings)
         if not problems:
@@ -189,7 +190,13 @@ def _of_roles(settings: Settings) -> list[str]:
             name = variable(setting)
             problems.append(f"{name}: needs {needed}, and a cluster; expected false")
     runs_pool = any(getattr(settings, pool) for pool in _POOLS)
-    if not settings.runs_webhook and not runs_pool:
+    if settings.authz_mode:
+        problems += [
+            f"{variable(name)}: an authorizer's pod runs nothing else"
+            for name in (*_POOLS, "dashboard", "record_dir")
+            if getattr(settings, name)
+        ]
+    if settings.webhook_workers == 0 and (settings.authz_mode or not runs_pool):
         name = variable("webhook_workers")
         problems.append(f"{name}: 0 leaves this pod without anything to run")
     return problems

@@ -323,6 +323,53 @@ class Settings:
             " read yet."
         ),
     )
+    # The authorizer: `serve authz`
+    authz_mode: str = setting(
+        "",
+        Facts(
+            "This pod answers a proxy's requests for authorization by the policies of"
+            " this evaluation mode, instead of admission reviews: http over HTTP, envoy"
+            " over gRPC (ext_authz v3).",
+            choices=("http", "envoy"),
+            auto="no authorizer",
+        ),
+    )
+    authz_sources: str = setting(
+        "",
+        Facts(
+            "Folders and files with the authorizer's policies, comma-separated, in"
+            " addition to the cluster's."
+        ),
+    )
+    authz_default_decision: str = setting(
+        "allow",
+        Facts(
+            "The authorizer's decision if no policy answers.",
+            choices=("allow", "deny"),
+        ),
+    )
+    authz_nested_request: bool = setting(
+        False,
+        Facts(
+            "HTTP: the body of a request is the HTTP/1.1 request to judge; otherwise"
+            " the request itself is judged."
+        ),
+    )
+    authz_input_expression: str = setting(
+        "",
+        Facts(
+            "HTTP: a CEL expression over `object`, an http.CheckRequest, which gives"
+            " the http.CheckRequest to judge; null leaves it."
+        ),
+    )
+    authz_output_expression: str = setting(
+        "",
+        Facts(
+            "HTTP: a CEL expression over `object`, an http.CheckResponse, which gives"
+            " the httpserver.HttpResponse to send.",
+            auto="200, or 403 with the reason as body",
+        ),
+    )
     # Intervals and delays
     policies_poll_ms: int = setting(
         250,
@@ -991,7 +1038,22 @@ class Settings:
     @property
     def runs_webhook(self) -> bool:
         """Whether this pod answers reviews."""
-        return self.webhook_workers != 0
+        return self.webhook_workers != 0 and not self.authz_mode
+
+    @property
+    def serves(self) -> str:
+        """What the workers of this pod are."""
+        return "authorizer" if self.authz_mode else "webhook"
+
+    @property
+    def registers(self) -> bool:
+        """Whether this pod may have registered webhooks in a cluster."""
+        return not (self.standalone or self.authz_mode)
+
+    @property
+    def evaluation_mode(self) -> str:
+        """The evaluation mode of this authorizer's policies; "" = no authorizer."""
+        return {"": "", "http": "HTTP", "envoy": "Envoy"}[self.authz_mode]
 
     @property
     def needs_policies(self) -> bool:

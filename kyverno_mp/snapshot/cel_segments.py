@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
     MutatingBodyIR,
@@ -71,6 +72,24 @@ class CelSegment(PolicySegment, Generic[RecordT]):
         """Return the size of the policy's record."""
         return self.rule_bytes(position, -1)
 
+
+class AuthorizationSegment(PolicySegment):
+    """The policies of an authorizer, in the segment of ValidatingPolicies.
+
+    Its pod evaluates no others, and all of them are used for each request.
+    """
+
+    def records(self) -> list[AuthorizationPolicyIR]:
+        """Return all policies.
+
+        Raises: SnapshotUnusable if one cannot be decoded: without it, requests that it
+        denies would be allowed, so the generation in force stays.
+        """
+        positions = range(self.policy_count)
+        return [self._decode(position, 0, _AUTHORIZATION) for position in positions]
+
+
+_AUTHORIZATION: Final = msgspec.msgpack.Decoder(AuthorizationPolicyIR)
 
 ValidatingSegment = CelSegment[ValidatingPolicyIR]
 MutatingSegment = CelSegment[MutatingPolicyIR]

@@ -614,6 +614,24 @@ REGISTRY_CALLS: Final = Family(
     " address that is not allowed, or a response that is too large).",
     unbounded=("registry",),
 )
+AUTHZ_DECISIONS: Final = Family(
+    "authz_decision_duration_seconds",
+    "histogram",
+    ("mode", "decision", "source"),
+    "Time to decide a request for authorization, in seconds. decision: allow, deny or"
+    " error; source: policy (one answered or failed), default (none answered), server"
+    " (the request could not be judged).",
+    counted_as="authz_decisions_total",
+    counted_text="Number of requests for authorization that were decided.",
+)
+AUTHZ_POLICIES: Final = Family(
+    "kyverno_mp_authz_policy_decisions_total",
+    "counter",
+    ("mode", "policy", "decision"),
+    "Number of requests for authorization that a policy decided.",
+    unbounded=("policy",),
+)
+
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -639,6 +657,7 @@ RECORDED: Final = (
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
     *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
+    *(AUTHZ_DECISIONS, AUTHZ_POLICIES),
 )
 """Families that processes write to their pages; their order is part of the layout."""
 

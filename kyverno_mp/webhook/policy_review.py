@@ -76,6 +76,7 @@ from kyverno_mp.webhook.author_review import author_refusal, has_changed, is_of_
 
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
+_ELSEWHERE: Final = " is not evaluated by the webhook"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
 """The policies in CEL that the pools carry out."""
@@ -129,7 +130,8 @@ class PolicyReview:
         Raises: RequestInvalid for invalid input.
         """
         try:
-            request = decode(body, _own_kind)
+            # Subresources of policies are allowed without a review.
+            request = decode(body, lambda *_resource: "")
         except RequestInvalid as error:
             answer = refusal(body, error.code, error.message)
             if answer is None:
@@ -183,8 +185,11 @@ class PolicyReview:
         if is_cel_policy(raw) and raw["kind"] not in kinds.MUTATING_POLICY.names:
             return self._answer_background_cel(request)
         if not is_served(raw):
-            text = f"{shown_kind(raw)} is not evaluated by this version"
-            return allowed(request.uid, [text])
+            from kyverno_mp.compiler.cel_kinds.authorization import refusals_of
+
+            with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
+                found = refusals_of(raw)
+            return _judged(request, found, [shown_kind(raw) + _ELSEWHERE])
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}
@@ -365,11 +370,6 @@ def _judged(
     unique = list(dict.fromkeys(found))
     text = unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
     return denied(request.uid, text, unique)
-
-
-def _own_kind(_group: str, _version: str, _resource: str) -> str:
-    """Accept any subresource; subresources of policies are allowed without a review."""
-    return ""
 
 
 def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str:

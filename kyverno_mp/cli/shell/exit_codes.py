@@ -44,6 +44,13 @@ def _exits(*exits: tuple[int | str, str]) -> tuple[Exit, ...]:
 
 _WRITES: Final = _exits((OK, "the file is written"), (FAILED, _UNWRITTEN))
 
+_SERVES: Final = _exits(
+    (OK, "ended by SIGTERM or SIGINT"),
+    (FAILED, "a wrong flag, or a process that cannot run"),
+    (INPUT, "a setting that cannot be used"),
+    (STATE, "this machine or the cluster does not allow the start"),
+)
+
 EXITS: Final = {
     "": EVERYWHERE,
     "apply": _exits(
@@ -212,12 +219,8 @@ EXITS: Final = {
         (STATE, "the file is damaged or of another version"),
     ),
     "crds": _exits((OK, "the definitions are written"), (FAILED, _UNWRITTEN)),
-    "serve": _exits(
-        (OK, "ended by SIGTERM or SIGINT"),
-        (FAILED, "a wrong flag, or a process that cannot run"),
-        (INPUT, "a setting that cannot be used"),
-        (STATE, "this machine or the cluster does not allow the start"),
-    ),
+    "serve": _SERVES,
+    "serve authz": _SERVES,
     "help": _exits((OK, "always, also for an unknown topic")),
     "version": _exits((OK, "the version is printed"), (FAILED, _FLAG)),
 }

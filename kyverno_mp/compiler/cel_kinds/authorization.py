@@ -1,8 +1,9 @@
 """Compile ValidatingPolicies that authorize HTTP and Envoy requests.
 
 Room: compiler. Takes: decoded documents in evaluation mode HTTP or Envoy. Gives:
-AuthorizationPolicyIR, or every expression that does not compile. Next:
-program/authorization.py. May touch: nothing outside its arguments.
+AuthorizationPolicyIR, or every expression that does not compile; the expressions
+around an HTTP authorizer. Next: program/authorization.py.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.
 """
 
@@ -20,20 +21,23 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
 )
 from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.rules.effects import effects_of
-from kyverno_mp.errors import Where
+from kyverno_mp.errors import NOWHERE, Where
 from kyverno_mp.expr.cel.authz.library import mode_of
 from kyverno_mp.expr.cel.authz.tokens import EFFECTS
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import BOOL, DYN, NULL, Type, object_type
-from kyverno_mp.ir.authorization import AuthorizationPolicyIR
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR, ExchangeIR
 from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.policy.cel_kinds.served import decode_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AuthorizationPolicy,
     CelPolicyException,
+    is_authorization_policy,
 )
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.jsonvalue import Json
 
 _NOT_BOOL: Final = "matchCondition output is expected to be of type bool"
 
@@ -44,6 +48,20 @@ def compile_authorization(
     """Compile a policy with the exceptions to it.
 
     An exception names the policy, and its ``evaluationMode`` is the policy's mode.
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    compiled, unusable = compile_authorization_with(document, exceptions)
+    if unusable:
+        where = Where(policy=key_of(document))
+        raise DocumentInvalid(problems_of_exceptions(unusable), where)
+    return compiled
+
+
+def compile_authorization_with(
+    document: AuthorizationPolicy, exceptions: Iterable[CelPolicyException]
+) -> tuple[AuthorizationPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy; return the exceptions that are not usable, too.
+
     Raises: DocumentInvalid with every expression that does not compile.
     """
     builder = _Builder(document.mode)
@@ -57,9 +75,8 @@ def compile_authorization(
         builder.answer(validation.expression, f"spec.validations[{index}].expression")
         for index, validation in enumerate(spec.validations)
     )
-    where = Where(policy=key_of(document))
     if builder.problems:
-        raise DocumentInvalid(builder.problems, where)
+        raise DocumentInvalid(builder.problems, Where(policy=key_of(document)))
     attached, unusable = compile_exceptions(
         (
             exception
@@ -69,9 +86,7 @@ def compile_authorization(
         ),
         lambda: _Builder(document.mode).declared(builder),
     )
-    if unusable:
-        raise DocumentInvalid(problems_of_exceptions(unusable), where)
-    return AuthorizationPolicyIR(
+    compiled = AuthorizationPolicyIR(
         policy=policy_of(document),
         mode=document.mode,
         conditions=conditions,
@@ -80,6 +95,34 @@ def compile_authorization(
         exceptions=attached,
         effects=effects_of((conditions, variables, validations, attached), EFFECTS),
     )
+    return compiled, unusable
+
+
+def compile_exchange(text: str, given: str, result: str) -> ExchangeIR:
+    """Compile an expression that turns an HTTP message into another one.
+
+    ``given``: the type of ``object``; ``result``: the type of its value, which may be
+    null. Raises: DocumentInvalid.
+    """
+    builder = _Builder("HTTP")
+    builder.environment.variables["object"] = object_type(given)
+    expression = builder.of_type(text, "expression", result)
+    if builder.problems:
+        raise DocumentInvalid(builder.problems, NOWHERE)
+    return ExchangeIR(expression, effects_of((expression,), EFFECTS))
+
+
+def refusals_of(raw: dict[str, Json]) -> list[str]:
+    """Return why an authorizer could not use a policy; [] for other documents."""
+    if not is_authorization_policy(raw):
+        return []
+    try:
+        document = decode_served(raw)
+        assert isinstance(document, AuthorizationPolicy)
+        compile_authorization(document)
+    except DocumentInvalid as error:
+        return list(map(str, error.problems))
+    return []
 
 
 def faults(document: AuthorizationPolicy | CelPolicyException) -> Iterator[Problem]:
@@ -128,9 +171,14 @@ class _Builder(Builder):
 
     def answer(self, text: str, path: str) -> Expression:
         """Compile a validation, whose value has to be an answer or null, not dyn."""
-        answer = self.mode.response
-        reason = f"rule response output is expected to be of type {answer}"
-        return self._of_types(text, path, (object_type(answer), NULL), reason)
+        return self.of_type(text, path, self.mode.response, "rule response output is")
+
+    def of_type(
+        self, text: str, path: str, result: str, subject: str = "the value is"
+    ) -> Expression:
+        """Compile an expression whose value has a type or is null, not dyn."""
+        reason = f"{subject} expected to be of type {result}"
+        return self._of_types(text, path, (object_type(result), NULL), reason)
 
     def _of_types(
         self, text: str, path: str, types: tuple[Type, ...], reason: str

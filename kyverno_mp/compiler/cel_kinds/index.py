@@ -19,6 +19,7 @@ from kyverno_mp.compiler.linked_size import exception_sizes
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.index import (
@@ -76,8 +77,17 @@ def encode_image_policy(compiled: ImageValidatingPolicyIR) -> EncodedPolicy:
     return _encoded(compiled, [body.constraints for body in bodies])
 
 
+def encode_authorization(compiled: AuthorizationPolicyIR) -> EncodedPolicy:
+    """Encode one policy. Raises: PolicyInvalid if it cannot be stored.
+
+    It has no keys: an authorizer evaluates all of its policies for each request.
+    """
+    return _encoded(compiled, ())
+
+
 def _encoded(
-    compiled: ValidatingPolicyIR
+    compiled: AuthorizationPolicyIR
+    | ValidatingPolicyIR
     | MutatingPolicyIR
     | GeneratingPolicyIR
     | ImageValidatingPolicyIR,

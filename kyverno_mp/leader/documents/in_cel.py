@@ -17,6 +17,7 @@ import msgspec
 
 from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
 from kyverno_mp.compiler.cel_kinds.index import (
+    encode_authorization,
     encode_generating_policy,
     encode_image_policy,
     encode_mutating_policy,
@@ -59,7 +60,9 @@ from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy, decode_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
+    AuthorizationPolicy,
     CelPolicyException,
+    decode_validating_policy,
 )
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.jsonvalue import Json
@@ -108,6 +111,10 @@ def _compile_generating(
     return msgspec.structs.replace(compiled, exceptions=()), unusable
 
 
+_JSON_ONLY: Final = (
+    "evaluation mode JSON: the policy concerns payloads, and no request to the API"
+    " server is one"
+)
 _ROWS: Final = (
     _Body(
         VALIDATING_POLICY,
@@ -160,6 +167,10 @@ def compile_cel_document(
 
     An exception that is not usable exempts nothing, and the status reports it.
     """
+    if document.authorizes:
+        return _compile_authorization(
+            document, raw, exceptions, force_ignore=force_ignore
+        )
     body = _BODIES[document.key[0]]
     decoded = decode_served(in_namespace(raw, document.key[1]), file=document.file)
     assert not isinstance(decoded, CelPolicyException)
@@ -175,9 +186,45 @@ def compile_cel_document(
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)
     warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    if getattr(compiled, "is_json", False):
+        warnings.append(_JSON_ONLY)
     rule_count = len(body.rules_of(decoded))
     status = _status_of(document, body, compiled, warnings, rule_count)
     return CompileOutcome(status, body.encode(compiled))
+
+
+def _compile_authorization(
+    document: StoredDocument,
+    raw: Json,
+    exceptions: Sequence[CelPolicyException],
+    *,
+    force_ignore: bool,
+) -> CompileOutcome:
+    """Read, compile and encode a policy of an authorizer. Raises: InputError."""
+    # Imported late: other services do not load these modes.
+    from kyverno_mp.compiler.cel_kinds.authorization import compile_authorization_with
+
+    decoded = decode_validating_policy(raw, file=document.file)
+    assert isinstance(decoded, AuthorizationPolicy)
+    compiled, unusable = compile_authorization_with(decoded, exceptions)
+    if force_ignore:
+        ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
+        compiled = msgspec.structs.replace(compiled, policy=ignoring)
+    warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    kind, namespace, name = document.key
+    status = PolicyStatus(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        ready=True,
+        message=clip("; ".join(("Ready", *warnings))),
+        rule_count=len(compiled.validations),
+        mode="enforce",
+        background=False,
+        rules=(RuleStatus(name, VALIDATING_POLICY.rule_type),),
+        generation=document.generation,
+    )
+    return CompileOutcome(status, encode_authorization(compiled))
 
 
 def _check(document: AnyServedPolicy) -> None:

@@ -25,7 +25,9 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,
+    is_authorization_policy,
     is_validating_policy,
+    mode_of_authorization,
 )
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.values.jsonvalue import Json
@@ -52,6 +54,11 @@ def is_served(raw: Json) -> bool:
     if is_validating_policy(raw) or is_image_policy(raw):
         return True
     return is_cel_policy(raw) and raw["kind"] in _OTHERS
+
+
+def authorization_mode(raw: Json) -> str:
+    """Return the evaluation mode of a policy for an authorizer, "" for others."""
+    return mode_of_authorization(raw) if is_authorization_policy(raw) else ""
 
 
 def decode_served(

@@ -167,7 +167,7 @@ def is_validating_policy(raw: Json) -> bool:
     known = _KINDS.get(raw["kind"])
     if known is None or raw.get("apiVersion") not in known[1]:
         return False
-    return not (raw["kind"] == VALIDATING_POLICY.name and _authorization_mode(raw))
+    return not (raw["kind"] == VALIDATING_POLICY.name and mode_of_authorization(raw))
 
 
 def is_authorization_policy(raw: Json) -> bool:
@@ -179,7 +179,7 @@ def is_authorization_policy(raw: Json) -> bool:
         type(raw) is dict
         and raw.get("kind") == VALIDATING_POLICY.name
         and raw.get("apiVersion") in VALIDATING_POLICY.cluster.api_versions
-        and bool(_authorization_mode(raw))
+        and bool(mode_of_authorization(raw))
     )
 
 
@@ -196,10 +196,10 @@ def shown_kind(raw: dict[str, Json]) -> str:
     kind = str(raw.get("kind", ""))
     if not is_authorization_policy(raw):
         return kind
-    return f"{kind} in evaluation mode {_authorization_mode(raw)}"
+    return f"{kind} in evaluation mode {mode_of_authorization(raw)}"
 
 
-def _authorization_mode(raw: dict[str, Json]) -> str:
+def mode_of_authorization(raw: dict[str, Json]) -> str:
     """Return the evaluation mode of an authorization policy, "" for other policies."""
     spec = raw.get("spec")
     evaluation = spec.get("evaluation") if type(spec) is dict else None

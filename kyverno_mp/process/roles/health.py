@@ -248,7 +248,7 @@ class Reporter:
         )
         return [
             WorkerFacts(
-                f"webhook worker {pid}",
+                f"{self._settings.serves} worker {pid}",
                 generation,
                 gauge(pid, "heartbeat_ns"),
                 lagging.get(pid, 0),
@@ -286,7 +286,7 @@ class Reporter:
             leader_health,
             now_ns=now_ns,
             age_s_max=settings.policies_age_s_max,
-            webhook=settings.runs_webhook,
+            webhook=settings.webhook_workers > 0,
         )
         old = stale_resources(leader_health, now_ns=now_ns)
         return replace(
@@ -306,6 +306,9 @@ class Server:
         self._routes: dict[str, Callable[[], Answer]] = {
             "/health/liveness": reporter.liveness,
             "/health/readiness": reporter.readiness,
+            # As the probes of upstream's authorizer are called.
+            "/livez": reporter.liveness,
+            "/readyz": reporter.readiness,
             "/healthz": reporter.healthz,
             "/policies": reporter.policies,
         }

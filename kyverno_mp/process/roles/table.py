@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from kyverno_mp.process.roles import (
+    authorizer,
     background,
     cleanup,
     dashboard,
@@ -25,7 +26,7 @@ from kyverno_mp.process.roles import (
     webhook,
 )
 from kyverno_mp.process.startup.start import Start
-from kyverno_mp.process.supervision.readiness import LEADER, WEBHOOK
+from kyverno_mp.process.supervision.readiness import AUTHORIZER, LEADER, WEBHOOK
 from kyverno_mp.process.supervision.supervisor import Role
 from kyverno_mp.settings.settings import Settings
 
@@ -52,6 +53,15 @@ def _evaluators(settings: Settings) -> int:
 
 def _one(_settings: Settings) -> int:
     return 1
+
+
+def _authorizes(settings: Settings) -> bool:
+    return bool(settings.authz_mode)
+
+
+def _servers(settings: Settings) -> int:
+    """Return the number of gRPC servers; the arbiter forks the HTTP workers itself."""
+    return settings.webhook_workers if settings.authz_mode == authorizer.ENVOY else 1
 
 
 def _runs_webhook(settings: Settings) -> bool:
@@ -82,7 +92,8 @@ class Entry:
 
 def _answer_probes(start: Start) -> None:
     settings = start.settings
-    pools, cert = pools_of(settings), start.files.cert
+    pools, files = pools_of(settings), start.files
+    cert = None if files is None else files.cert
     health.run(settings, start.runtime_dir, start.probes, QUEUES, pools, cert)
 
 
@@ -108,6 +119,13 @@ ROLES: Final = (
         drains=True,
         queues=("audit", "io", "image", "long", "events"),
         is_enabled=_runs_webhook,
+    ),
+    Entry(
+        name=AUTHORIZER,
+        run=authorizer.run,
+        drains=True,
+        is_enabled=_authorizes,
+        count=_servers,
     ),
     Entry(
         name=cleanup.NAME,
@@ -158,8 +176,8 @@ def roles_of(start: Start) -> tuple[Role, ...]:
             partial(one.run, start),
             drains=one.drains,
             reloads=one.reloads,
-            deregisters=one.deregisters and not settings.standalone,
-            listener=start.reviews if one.name == WEBHOOK else None,
+            deregisters=one.deregisters and settings.registers,
+            listener=start.reviews if one.name in (WEBHOOK, AUTHORIZER) else None,
         )
         for one in ROLES
         if one.is_enabled(settings)

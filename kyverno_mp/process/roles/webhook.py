@@ -18,6 +18,7 @@ def run(start: Start) -> None:
     """Serve until SIGTERM; the entry point of the arbiter."""
     settings, runtime_dir = start.settings, start.runtime_dir
     assert start.reviews is not None, "this pod has no webhook"
+    assert start.files is not None
     has_pool = settings.has_background_pool
     places = Places(
         snapshot=runtime_dir / SNAPSHOT,

@@ -40,10 +40,29 @@ def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.so
             )
         return socket.create_server(("0.0.0.0", port), backlog=backlog)  # noqa: S104 - a webhook serves the cluster
     except OSError as error:
-        shown = f"{host or '*'}:{port}" + (f" ({chosen_by})" if chosen_by else "")
-        raise StateError(
-            "process.listen", f"cannot listen on {shown}: {_reason(error)}"
-        ) from error
+        raise _unavailable(host, port, chosen_by, error) from error
+
+
+def reserve(host: str, port: int, chosen_by: str = "") -> socket.socket:
+    """Bind an address without listening; other sockets of this user share its port.
+
+    For servers that open their own sockets, one in each process (SO_REUSEPORT).
+    Raises: StateError (``process.listen``) if the address is not available.
+    """
+    is_dual = not host and socket.has_dualstack_ipv6()
+    try:
+        name = host or ("::" if is_dual else "0.0.0.0")  # noqa: S104 - a proxy of the cluster calls it
+        family, _, _, _, address = socket.getaddrinfo(
+            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        if is_dual:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        opened.bind(address)
+    except OSError as error:
+        raise _unavailable(host, port, chosen_by, error) from error
+    return opened
 
 
 def address_of(host: str, port: int) -> str:
@@ -69,6 +88,11 @@ def refuse_waiting(listener: socket.socket, most: int) -> int:
             return number
         accepted.close()
     return most
+
+
+def _unavailable(host: str, port: int, chosen_by: str, error: OSError) -> StateError:
+    shown = f"{host or '*'}:{port}" + (f" ({chosen_by})" if chosen_by else "")
+    return StateError("process.listen", f"cannot listen on {shown}: {_reason(error)}")
 
 
 def _reason(error: OSError) -> str:

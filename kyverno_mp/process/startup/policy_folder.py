@@ -13,7 +13,7 @@ from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.leader.folder import Folder
-from kyverno_mp.policy.cel_kinds.served import is_served
+from kyverno_mp.policy.cel_kinds.served import authorization_mode, is_served
 from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -22,8 +22,11 @@ _NAMED_MAX: Final = 3
 _EXCEPTION: Final = "PolicyException"
 
 
-def why_without_policies(path: str) -> str:
-    """Return why no policy can be read from a folder or file, "" if one can."""
+def why_without_policies(path: str, mode: str = "") -> str:
+    """Return why no policy can be read from a folder or file, "" if one can.
+
+    ``mode``: the evaluation mode of an authorizer, "" for admission reviews.
+    """
     try:
         scan = Folder(Path(path)).scan()
     except OSError as error:
@@ -39,13 +42,18 @@ def why_without_policies(path: str) -> str:
         else:
             found = [_kind_of(document.raw) for document in documents]
             if any(
-                (is_known_kind(document.raw) or is_served(document.raw))
-                and kind != _EXCEPTION
+                _is_used(document.raw, mode) and kind != _EXCEPTION
                 for document, kind in zip(documents, found, strict=True)
             ):
                 return ""
             kinds.update(found)
     return f"{path} contains no policy: {_content(len(scan.stats), problems, kinds)}"
+
+
+def _is_used(raw: Json, mode: str) -> bool:
+    if mode:
+        return authorization_mode(raw) == mode
+    return is_known_kind(raw) or is_served(raw)
 
 
 def _kind_of(raw: Json) -> str:

@@ -18,10 +18,11 @@ class Start:
 
     settings: Settings
     runtime_dir: Path
-    files: Files
-    """The certificate to serve."""
+    files: Files | None
+    """The certificate to serve, None for an authorizer without TLS."""
     reviews: socket.socket | None
-    """The webhook's listening socket, None in a pod without a webhook."""
+    """The listening socket of the webhook or authorizer, None in a pod without one. An
+    authorizer for Envoy opens its own sockets for this address."""
     probes: socket.socket
     """The health process's listening socket."""
     dashboard: socket.socket | None = None

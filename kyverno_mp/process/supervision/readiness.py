@@ -19,8 +19,10 @@ from kyverno_mp.snapshot.room import FolderRoom
 from kyverno_mp.snapshot.undecoded import undecoded_problem
 
 WEBHOOK = "webhook"
+AUTHORIZER = "authorizer"
 LEADER = "leader"
 DASHBOARD = "dashboard"
+_SERVING = (WEBHOOK, AUTHORIZER)
 _SILENT_NS_MAX = 10_000_000_000
 _LAGGING_NS_MAX = 5_000_000_000
 """After every policy change, a worker takes a moment; with thousands of policies, all
@@ -84,7 +86,7 @@ def pod_health(
     if published == 0:
         unready.append("no snapshot has been published")
     if len(workers) < expected:
-        unready.append(f"{len(workers)} of {expected} webhook workers run")
+        unready.append(f"{len(workers)} of {expected} workers run")
     for worker in workers:
         is_late = worker.lagging_ns > _LAGGING_NS_MAX
         if worker.generation != published and (is_late or not worker.generation):
@@ -101,7 +103,7 @@ def pod_health(
         unready.extend(w for w, n in zip(words, loops, strict=True) if n != DASHBOARD)
     return Health(
         unready=tuple(unready),
-        unlive=tuple(w for w, n in zip(words, loops, strict=True) if n == WEBHOOK),
+        unlive=tuple(w for w, n in zip(words, loops, strict=True) if n in _SERVING),
         degraded=(*words, *undecoded),
     )
 

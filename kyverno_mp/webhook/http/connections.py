@@ -22,7 +22,8 @@ from kyverno_mp.limits import ARRIVING_BYTES_MAX, CONNECTIONS_MAX, EVALUATING_BY
 from kyverno_mp.webhook.http.asgi import App
 from kyverno_mp.webhook.http.budget import Budget
 from kyverno_mp.webhook.http.callers import CallerCheck
-from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.review.service import Answer
+from kyverno_mp.webhook.route import Route
 
 READ_TIMEOUT_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 30.0
@@ -73,13 +74,32 @@ class Peers(Protocol):
         """Count a proved call that its caller gave up before the answer."""
 
 
+class Reviews(Protocol):
+    """What answers admission reviews, and counts refused requests."""
+
+    def answer(
+        self,
+        route: Route,
+        query: bytes,
+        body: bytes | bytearray,
+        arrived_ns: int = 0,
+        weight: int = 0,
+        *,
+        is_proved: bool = True,
+    ) -> Answer:
+        """Answer a review. Raises: HttpError."""
+
+    def refused(self, code: str) -> None:
+        """Count a request that was refused."""
+
+
 class Connections:
     """The shared state of all connections of a worker."""
 
     def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
         self,
         loop: asyncio.AbstractEventLoop,
-        service: Service,
+        service: Reviews,
         app: App,
         *,
         body_bytes_max: int,
@@ -93,14 +113,17 @@ class Connections:
         evaluating_bytes_max: int = EVALUATING_BYTES_MAX,
         peers: Peers | None = None,
         callers: CallerCheck | None = None,
+        serves_reviews: bool = True,
     ) -> None:
         """``peers`` is None if this worker is the only one.
 
+        ``serves_reviews``: False if the app answers all paths.
         ``callers`` is None if every caller is trusted.
         """
         self.loop = loop
         self.service = service
         self.app = app
+        self.serves_reviews = serves_reviews
         self.body_bytes_max = body_bytes_max
         self.linger_s = linger_s
         self.quiet_s = quiet_s

@@ -275,8 +275,11 @@ class Protocol(asyncio.Protocol):
                 self._owes_continue = True
         if self._owes_continue and self.state == READING:
             self._continue()
-        if self._too_large and not is_review(exchange):
+        if self._too_large and not self._is_review(exchange):
             self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
+
+    def _is_review(self, exchange: Exchange) -> bool:
+        return self._connections.serves_reviews and is_review(exchange)
 
     def _admits(self, exchange: Exchange) -> bool:
         """Return whether to read on; without a body, only a POST needs a proof."""
@@ -314,7 +317,7 @@ class Protocol(asyncio.Protocol):
         """Deny a review whose uid has arrived; an HTTP error could allow it."""
         code, text, answer = http_errors.BODY_TOO_LARGE, "request body too large", None
         # After another request, the client could not match the answer to its request.
-        if self.state == READING and is_review(self._exchange):
+        if self.state == READING and self._is_review(self._exchange):
             answer = refusal(self._body, code, text)
             if answer is None and self._body_bytes < UID_WITHIN_BYTES:
                 return
@@ -380,7 +383,7 @@ class Protocol(asyncio.Protocol):
 
     def _begin(self, exchange: Exchange) -> None:
         path = exchange.path
-        if exchange.method != b"POST":
+        if exchange.method != b"POST" or not self._connections.serves_reviews:
             self._call_app(exchange)
             return
         route = SHARED.get(path) or route_of(path)

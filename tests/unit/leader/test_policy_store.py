@@ -498,3 +498,20 @@ def test_clones_of_cluster_wide_kinds_come_into_force() -> None:
     changed = {"x": yaml.safe_dump(document).encode()}
     status = policies.update(Changes(changed, ())).policies[0]
     assert (status.ready, status.message) == (True, "Ready")
+
+
+def test_status_says_that_a_policy_for_payloads_concerns_no_request() -> None:
+    document = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ValidatingPolicy",
+        "metadata": {"name": "a"},
+        "spec": {
+            "evaluation": {"mode": "JSON"},
+            "validations": [{"expression": "object.a == 1"}],
+        },
+    }
+    changed = {"x": yaml.safe_dump(document).encode()}
+    policies = PolicyStore(lambda _namespace: True)
+    status = policies.update(Changes(changed, ())).policies[0]
+    assert status.ready
+    assert "no request to the API server" in status.message

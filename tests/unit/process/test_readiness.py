@@ -39,7 +39,7 @@ def worker(
         (BOARD, 7, [worker(7), worker(6, lagging_ns=4 * S)], ""),
         (BOARD, 7, [worker(6, 1, lagging_ns=4 * S), worker(7)], "w is silent"),
         (BOARD, 7, [worker(7), worker(0)], "w serves generation 0, published is 7"),
-        (BOARD, 7, [worker(7)], "1 of 2 webhook workers run"),
+        (BOARD, 7, [worker(7)], "1 of 2 workers run"),
         (BOARD, 0, [worker(0), worker(0)], "no snapshot has been published"),
         (BOARD, 7, [worker(7), worker(7, 1)], "w is silent"),
         (BOARD, 7, [worker(7), worker(7, 0)], ""),

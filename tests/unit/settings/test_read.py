@@ -112,10 +112,12 @@ def test_every_string_setting_is_checked_or_exempt() -> None:
     }
     sockets = {"webhook_host", "health_host", "dashboard_host"}
     paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig", "record_dir"}
+    paths |= {"authz_sources"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
     files |= {"dashboard_token_file", "client_ca_file"}
     checked_by_reach = {"http_allowlist", "http_blocklist", "registry_allowlist"}
-    told_at_start = sockets | paths | files | checked_by_reach
+    compiled = {"authz_input_expression", "authz_output_expression"}
+    told_at_start = sockets | paths | files | checked_by_reach | compiled
     assert free - CHECKS.keys() - told_at_start == {"pod_name"}
     assert CHECKS.keys() <= free
 

@@ -1,7 +1,8 @@
 """Implement Envoy's check requests and answers, and the functions for answers.
 
-Room: expr. Takes: Meter and values. Gives: SCHEMA, OVERLOADS, REQUEST, RESPONSE,
-``verdict_of``. Next: library.py. May touch: nothing outside its arguments.
+Room: expr. Takes: Meter and values. Gives: SCHEMA, NUMBERS, OVERLOADS, REQUEST,
+RESPONSE, ``verdict_of``. Next: library.py, message_wire.py.
+May touch: nothing outside its arguments.
 Source: Envoy's envoy/service/auth/v3/{attribute_context,external_auth}.proto,
 envoy/config/core/v3/{address,base}.proto, google/rpc/status.proto;
 docs/behaviour/cel 15.3.
@@ -135,6 +136,36 @@ _TABLES: Final = {
     },
     _PARAMETER: {"key": "string", "value": "string"},
 }
+NUMBERS: Final = {
+    REQUEST: "attributes=1",
+    _CONTEXT: "source=1 destination=2 request=4 context_extensions=10"
+    " metadata_context=11 tls_session=12 route_metadata_context=13",
+    f"{_CONTEXT}.Peer": "address=1 service=2 labels=3 principal=4 certificate=5",
+    f"{_CONTEXT}.Request": "time=1 http=2",
+    f"{_CONTEXT}.HttpRequest": "id=1 method=2 headers=3 path=4 host=5 scheme=6 query=7"
+    " fragment=8 size=9 protocol=10 body=11 raw_body=12 header_map=13",
+    f"{_CONTEXT}.TLSSession": "sni=1",
+    f"{_CORE}.Address": "socket_address=1 pipe=2 envoy_internal_address=3",
+    f"{_CORE}.SocketAddress": "protocol=1 address=2 port_value=3 named_port=4"
+    " resolver_name=5 ipv4_compat=6 network_namespace_filepath=7",
+    f"{_CORE}.Pipe": "path=1 mode=2",
+    f"{_CORE}.EnvoyInternalAddress": "server_listener_name=1 endpoint_id=2",
+    f"{_CORE}.HeaderMap": "headers=1",
+    f"{_CORE}.HeaderValue": "key=1 value=2 raw_value=3",
+    f"{_CORE}.Metadata": "filter_metadata=1 typed_filter_metadata=2",
+    RESPONSE: "status=1 denied_response=2 ok_response=3 dynamic_metadata=4"
+    " error_response=5",
+    "google.rpc.Status": "code=1 message=2 details=3",
+    f"{_AUTH}.DeniedHttpResponse": "status=1 headers=2 body=3",
+    "envoy.type.v3.HttpStatus": "code=1",
+    f"{_AUTH}.OkHttpResponse": "headers=2 dynamic_metadata=3 headers_to_remove=5"
+    " response_headers_to_add=6 query_parameters_to_set=7"
+    " query_parameters_to_remove=8",
+    f"{_CORE}.HeaderValueOption": "header=1 append=2 append_action=3"
+    " keep_empty_value=4",
+    f"{_CORE}.QueryParameter": "key=1 value=2",
+}
+"""The numbers of the fields on the wire, in ascending order."""
 _ONE_OF: Final = {
     RESPONSE: frozenset({"denied_response", "ok_response", "error_response"}),
     f"{_CORE}.Address": frozenset({"socket_address", "pipe", "envoy_internal_address"}),

@@ -1,8 +1,8 @@
 """Implement the check requests and answers of the mode HTTP, and their functions.
 
 Room: expr. Takes: Meter and values. Gives: SCHEMA, OVERLOADS, REQUEST, RESPONSE,
-``verdict_of``, ``http_request``. Next: library.py. May touch: nothing outside its
-arguments.
+SENT, ``verdict_of``, ``http_request``, ``request_of``. Next: library.py.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.2; Go's net/textproto (canonical names of headers).
 """
 
@@ -19,6 +19,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 REQUEST: Final = "http.CheckRequest"
 RESPONSE: Final = "http.CheckResponse"
+SENT: Final = "httpserver.HttpResponse"
+"""What the HTTP authorizer sends to its client."""
 _ATTRIBUTES: Final = "http.CheckRequestAttributes"
 _OK: Final = "http.CheckResponseOk"
 _DENIED: Final = "http.CheckResponseDenied"
@@ -45,6 +47,7 @@ _TABLES: Final = {
     RESPONSE: {"ok": _OK, "denied": _DENIED},
     _OK: {},
     _DENIED: {"reason": "string"},
+    SENT: {"status": "int", "header": "map(strings)", "body": "bytes"},
 }
 SCHEMA: Final = Schema(_TABLES)
 
@@ -63,6 +66,25 @@ def http_request(data: Json) -> Message:
         # The field is computed, and upstream's data does not have it.
         data = {key: data[key] for key in data if key.lower() != "mcp"}
     return from_go(SCHEMA[REQUEST], data)
+
+
+def request_of(attributes: dict[str, Value]) -> Message:
+    """Return the request with these attributes; those of zero value are left out."""
+    values = {name: value for name, value in attributes.items() if value}
+    return Message(
+        SCHEMA[REQUEST], {"attributes": Message(SCHEMA[_ATTRIBUTES], values)}
+    )
+
+
+def allowed() -> Message:
+    """Return the answer that lets a request through."""
+    return SCHEMA[RESPONSE].construct({"ok": SCHEMA[_OK].construct({})})
+
+
+def denied(reason: str) -> Message:
+    """Return the answer that rejects a request."""
+    part = SCHEMA[_DENIED].construct({"reason": reason})
+    return SCHEMA[RESPONSE].construct({"denied": part})
 
 
 def verdict_of(response: Message) -> Verdict:

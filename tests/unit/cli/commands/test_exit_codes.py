@@ -134,6 +134,8 @@ snapshot inspect | JSON | 3
 crds | --output NEW | 0
 crds | --unknown | 1
 serve | --unknown | 1
+serve authz | --mode http --unknown | 1
+serve authz | --mode http --kube-policy-source=false | 2
 serve | --workers many | 2
 help | nothing | 0
 version | | 0
@@ -142,6 +144,8 @@ version | --unknown | 1
 ROWS = [[cell.strip() for cell in row.split("|")] for row in SCENES.split("\n") if row]
 ELSEWHERE = {
     ("serve", 0): "tests/faults, a stop by SIGTERM",
+    ("serve authz", 0): "tests/faults, a stop by SIGTERM",
+    ("serve authz", 3): "tests/unit/process, runtime folders that cannot be used",
     ("serve", 3): "tests/unit/process, runtime folders that cannot be used",
     ("snapshot inspect", 0): "tests/unit/snapshot, which writes one",
     ("authors", 0): "tests/unit/cli/commands/test_authors.py, with a fake API server",

@@ -78,7 +78,9 @@ def waits(left: threading.Event, _deadline_ns: int) -> None:
 
 
 def errors_of(client: Client) -> list[str]:
-    records = client.connections.service._dependencies.records
+    service = client.connections.service
+    assert isinstance(service, Service)
+    records = service._dependencies.records
     assert isinstance(records, StubRecords)
     return list(records.errors)
 

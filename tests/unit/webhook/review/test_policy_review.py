@@ -741,17 +741,39 @@ def test_namespaced_policy_over_its_memory_budget_is_rejected(kind: str) -> None
         )
 
 
+DENY = {
+    "HTTP": 'http.Denied("no").Response()',
+    "Envoy": "envoy.Denied(403).Response()",
+}
+
+
 @pytest.mark.parametrize("mode", ["HTTP", "Envoy"])
-@pytest.mark.parametrize("spec", [{}, {"validations": 1}, {"variables": [{}]}])
-def test_policy_that_authorizes_requests_is_stored_with_a_warning(
-    mode: str, spec: dict[str, Any]
+@pytest.mark.parametrize(
+    ("spec", "denied"),
+    [
+        ({"validations": [{"expression": "DENY"}]}, ""),
+        ({}, ""),
+        ({"validations": 1}, "spec.validations"),
+        (
+            {"validations": [{"expression": "null"}, {"expression": "true"}]},
+            "rule response output is expected to be of type",
+        ),
+        (
+            {"matchConditions": [{"name": "c", "expression": "variables.a"}]},
+            "spec.matchConditions[0].expression",
+        ),
+    ],
+)
+def test_policies_of_an_authorizer_are_checked(
+    mode: str, spec: dict[str, Any], denied: str
 ) -> None:
-    """Another program of the cluster may evaluate it; this service does not."""
+    """Stored, one that does not compile would allow what it should deny."""
+    text = json.dumps(spec).replace('"DENY"', json.dumps(DENY[mode]))
     raw = {
         "apiVersion": "policies.kyverno.io/v1",
         "kind": "ValidatingPolicy",
         "metadata": {"name": "p"},
-        "spec": {**spec, "evaluation": {"mode": mode}},
+        "spec": {**json.loads(text), "evaluation": {"mode": mode}},
     }
     request = {
         "uid": "u",
@@ -766,10 +788,12 @@ def test_policy_that_authorizes_requests_is_stored_with_a_warning(
     body = json.dumps({"request": request}).encode()
     answer = PolicyReview(ReviewOptions(), lambda: 0.0).answer("/policyvalidate", body)
     told = json.loads(answer)["response"]
-    assert told["allowed"]
-    assert told["warnings"] == [
-        f"ValidatingPolicy in evaluation mode {mode} is not evaluated by this version"
-    ]
+    assert told["allowed"] == (not denied)
+    if denied:
+        assert denied in told["status"]["message"]
+    else:
+        warning = f"ValidatingPolicy in evaluation mode {mode} is not evaluated by"
+        assert told["warnings"] == [f"{warning} the webhook"]
 
 
 def test_waiting_reviews_end_with_the_worker() -> None:
