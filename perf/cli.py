@@ -4,8 +4,8 @@
     python perf/cli.py --beside KYVERNO    # Kyverno's binary, in turns
 
 The CPU time includes child processes, so that workers do not hide part of the cost. The
-target is 1.5 s for 1,000 Pods and 17 policies. The peak of memory is that of the largest
-process.
+target is 1.5 s for 1,000 Pods and 17 policies. The peak of memory is that of the
+largest process.
 """
 
 import argparse
