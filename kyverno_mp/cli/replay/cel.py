@@ -23,13 +23,12 @@ from kyverno_mp.compiler.cel_kinds.index import (
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.cel_sources import mutating_source, validating_source
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.program.validating_policy.scans import expressions_of
+from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
@@ -172,7 +171,4 @@ class CelReplay:
 
 
 def _reads_namespace(ir: AnyIR) -> bool:
-    texts = (
-        expressions_of(ir) if isinstance(ir, ValidatingPolicyIR) else mutating_texts(ir)
-    )
-    return any(_NAMESPACE_OBJECT in one.text for one in texts)
+    return any(_NAMESPACE_OBJECT in each.text for each in expressions_of(ir))

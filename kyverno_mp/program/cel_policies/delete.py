@@ -20,12 +20,11 @@ from kyverno_mp.program.cel_policies.scope import (
     UNSET_OF_DELETING,
     PolicyScope,
     dialect_of,
-    exceptions_of,
 )
 from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
-from kyverno_mp.program.validating_policy.exceptions import link_exceptions
+from kyverno_mp.program.validating_policy.exceptions import applying, link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts, met
 
 
@@ -100,6 +99,6 @@ class LinkedDeletingPolicy:
         )
         for name in UNSET_OF_DELETING:
             scope.unset(name)
-        if exceptions_of(self._exceptions, scope, facts.runtime):
+        if applying(self._exceptions, given, scope, lambda: scope):
             return False
         return met(self._conditions, scope)

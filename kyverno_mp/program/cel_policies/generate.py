@@ -8,15 +8,12 @@ pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (temp
 annotations) v1.19.0.
 """
 
-from collections.abc import Iterator
-
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, without_frames
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, GenerationIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
-from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exceptions_of
-from kyverno_mp.program.cel_policies.template import LinkedTemplate, expressions_in
+from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempted
+from kyverno_mp.program.cel_policies.template import LinkedTemplate
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
     LinkedExpression,
@@ -26,7 +23,7 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
-from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
+from kyverno_mp.program.validating_policy.evaluate import annotated
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts, before_variables, met
 from kyverno_mp.values.go.goquote import quote
@@ -82,14 +79,9 @@ class LinkedGeneratingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         scope = PolicyScope(facts, shared, self._variables, self.ir.policy.namespace)
-        matching = exceptions_of(self._exceptions, scope, facts.runtime)
-        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
-        if any(not (one.images or one.allowed_values) for one in matching):
-            return exempt(matching, result.GENERATION)
-        scope.allow(
-            [image for one in matching for image in one.images],
-            [value for one in matching for value in one.allowed_values],
-        )
+        exempt = exempted(self._exceptions, scope, facts, shared, result.GENERATION)
+        if exempt is not None:
+            return exempt
         # KYVERNO: if conditions are not met, the policy passes without generating
         # objects; the values of the expressions are ignored (docs/behaviour/cel 14).
         found = self._verdict(result.PASS, "policy evaluated successfully")
@@ -117,18 +109,6 @@ class LinkedGeneratingPolicy:
 
     def _verdict(self, status: str, text: str) -> RuleResult:
         return RuleResult(self.ir.policy.name, result.GENERATION, status, text)
-
-
-def expressions_of(ir: GeneratingPolicyIR) -> Iterator[Expression]:
-    """Yield all expressions of a policy and its exceptions."""
-    for named in (*ir.conditions, *ir.variables, *ir.annotations):
-        yield named.expression
-    for generation in ir.generations:
-        if generation.expression is not None:
-            yield generation.expression
-        yield from expressions_in(generation.documents)
-    for exception in ir.exceptions:
-        yield from (condition.expression for condition in exception.conditions)
 
 
 def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:

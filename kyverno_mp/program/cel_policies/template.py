@@ -7,7 +7,7 @@ Source: docs/behaviour/v1.19 5; Kyverno
 pkg/cel/policies/gpol/{template/template.go,compiler/policy.go} at v1.19.0.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
@@ -81,13 +81,6 @@ class LinkedTemplate:
                     error.code, f"{message}: {error.message}"
                 ) from error
         return found
-
-
-def expressions_in(documents: Iterable[TemplateDocumentIR]) -> Iterator[Expression]:
-    """Yield the expressions of the placeholders."""
-    for document in documents:
-        for hole in document.holes:
-            yield from (part for part in hole.parts if isinstance(part, Expression))
 
 
 class _LinkedHole:

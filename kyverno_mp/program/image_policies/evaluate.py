@@ -9,7 +9,6 @@ pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import (
@@ -27,7 +26,6 @@ from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.dialect import dialect_of, of_conditions
 from kyverno_mp.program.image_policies.digests import pinned, tagged_images
-from kyverno_mp.program.image_policies.expressions import reads_namespace
 from kyverno_mp.program.image_policies.references import extracted, extractors_for
 from kyverno_mp.program.image_policies.scope import Body, Images, ImageScope
 from kyverno_mp.program.request import Request
@@ -40,10 +38,10 @@ from kyverno_mp.program.validating_policy.constraints import (
 from kyverno_mp.program.validating_policy.evaluate import annotated, message_of
 from kyverno_mp.program.validating_policy.exceptions import (
     LinkedException,
-    exempting,
-    is_expired,
+    applying,
     link_exceptions,
 )
+from kyverno_mp.program.validating_policy.reads import reads_namespace
 from kyverno_mp.program.validating_policy.scope import Facts, met
 from kyverno_mp.program.validating_policy.templates import Judge, of_pods
 from kyverno_mp.values.kubernetes.image import ImageSettings
@@ -75,6 +73,8 @@ class LinkedImagePolicy:
         "matching",
         "reads_namespace",
     )
+    is_derived = False
+    """Registries change, so no scan reproduces the results of a review."""
 
     def __init__(
         self, ir: ImageValidatingPolicyIR, *, of: ImageValidatingPolicyIR | None = None
@@ -191,7 +191,7 @@ class LinkedImagePolicy:
         try:
             if not met(body.conditions, scope, self.ir.policy):
                 return [], []
-            if self._matching(self._exceptions, facts, scope, opened):
+            if applying(self._exceptions, facts, scope, opened, self.ir.policy):
                 return [], []
             tagged = tagged_images(
                 facts.request.object, body.terms.references, settings, facts.runtime
@@ -225,7 +225,7 @@ class LinkedImagePolicy:
         try:
             if not met(body.conditions, scope, self.ir.policy):
                 return None
-            matching = self._matching(exceptions, facts, scope, opened)
+            matching = applying(exceptions, facts, scope, opened, self.ir.policy)
             if matching:
                 return _exempt(matching)
             return self._of_images(body, scope, self._chosen(body, facts, scope))
@@ -234,23 +234,6 @@ class LinkedImagePolicy:
         except (ExpressionFailed, BudgetExceeded, DependencyError) as error:
             text = f"failed to evaluate policy: {error.message}"
             return _verdict("evaluation", result.ERROR, text)
-
-    def _matching(
-        self,
-        exceptions: Sequence[LinkedException],
-        facts: Facts,
-        scope: ImageScope,
-        opened: Callable[[], ImageScope],
-    ) -> list[CelExceptionIR]:
-        """Return the exceptions that apply; reviews record their errors separately."""
-        if facts.faults is None:
-            return [
-                exception.ir
-                for exception in exceptions
-                if not is_expired(exception.ir, facts.runtime)
-                and met(exception.conditions, scope, self.ir.policy)
-            ]
-        return exempting(exceptions, facts, opened, partial(met, policy=self.ir.policy))
 
     def _chosen(
         self, body: Body, facts: Facts, scope: ImageScope

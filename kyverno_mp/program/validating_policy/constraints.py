@@ -24,8 +24,6 @@ _ENTRIES_PER_STEP: Final = 8
 _LABELS_PER_STEP: Final = 16
 _RULE_STEPS: Final = 4
 _TERM_STEPS: Final = 2
-POLICIES_BETWEEN_CLOCK_CHECKS: Final = 16
-"""Each policy has a separate budget, and a small policy never checks the clock."""
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
@@ -71,16 +69,16 @@ class MatchingCost:
     and users who can write policies in one namespace can write thousands of entries.
     """
 
-    __slots__ = ("_reads_labels", "_steps")
+    __slots__ = ("_reads_labels", "_steps", "is_free")
 
     def __init__(self, given: Iterable[ConstraintsIR | None]) -> None:
-        found = [one for one in given if one is not None]
-        self._steps = sum(map(_steps_of, found))
-        self._reads_labels = sum(one.object_selector is not None for one in found)
-
-    def __bool__(self) -> bool:
-        """Return whether there is anything to match."""
-        return bool(self._steps)
+        constraints = [each for each in given if each is not None]
+        self._steps = sum(map(_steps_of, constraints))
+        self._reads_labels = sum(
+            each.object_selector is not None for each in constraints
+        )
+        self.is_free = not self._steps
+        """Whether there is nothing to match."""
 
     def steps(self, request: Request) -> int:
         """Return the steps for a request."""

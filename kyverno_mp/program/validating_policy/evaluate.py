@@ -8,17 +8,12 @@ pkg/cel/policies/vpol/engine/engine.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.cel import EXTRACTED
-from kyverno_mp.ir.validating_policy import (
-    CelExceptionIR,
-    ValidatingBodyIR,
-    ValidatingPolicyIR,
-)
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.cel import COST_MAX, Validation
@@ -38,13 +33,9 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_by_kind,
     is_selector_free,
 )
-from kyverno_mp.program.validating_policy.exceptions import (
-    exempting,
-    is_expired,
-    link_exceptions,
-)
-from kyverno_mp.program.validating_policy.reads import policy_reads
-from kyverno_mp.program.validating_policy.scans import expressions_of, is_derived
+from kyverno_mp.program.validating_policy.exceptions import exempted, link_exceptions
+from kyverno_mp.program.validating_policy.reads import policy_reads, reads_namespace
+from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scope import (
     KYVERNO,
     NAMESPACED,
@@ -55,9 +46,6 @@ from kyverno_mp.program.validating_policy.scope import (
     pure_scope,
 )
 from kyverno_mp.program.validating_policy.templates import of_pods
-
-_NAMESPACE: Final = "namespaceObject"
-
 
 PASSED: Final = RuleResult("", result.VALIDATION, result.PASS, "success")
 SKIPPED: Final = RuleResult("", result.VALIDATION, result.SKIP, "skip")
@@ -137,7 +125,7 @@ class LinkedValidatingPolicy:
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
-        self.reads_namespace = _reads_namespace(self.ir)
+        self.reads_namespace = reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
         self._is_derived: bool | None = None
         self._is_pure = ir.effects == EFFECT_PURE
@@ -225,56 +213,30 @@ class LinkedValidatingPolicy:
         else:
             scope = KindScope(facts, shared, body.variables, COST_MAX, namespace)
         try:
-            if not self._exceptions:
-                return self._judged(body, scope)
-            scope.unset("exceptions")
-            return self._decided(body, scope, self._matching(scope, facts, shared))
+            exempt = None
+            if self._exceptions:
+                exempt = self._exempted(scope, facts, shared)
+            return exempt or self._judged(body, scope)
         except (ExpressionFailed, BudgetExceeded) as error:
             return _failed(error)
 
-    def _matching(
+    def _exempted(
         self, scope: KindScope, facts: Facts, shared: Shared
-    ) -> list[CelExceptionIR]:
-        """Return the exceptions that apply. Raises: ExpressionFailed, BudgetExceeded.
-
-        KYVERNO: upstream turns a failed exception into a policy error, so the author of
-        an exception can block all requests that the policy matches. In reviews, we
-        ignore a failed exception instead.
-        """
-        if facts.faults is None:
-            return [
-                exception.ir
-                for exception in self._exceptions
-                if not is_expired(exception.ir, facts.runtime)
-                and met(exception.conditions, scope, self.ir.policy)
-            ]
-        namespace = self.ir.policy.namespace
-
-        def opened() -> KindScope:
-            own = KindScope(facts, shared, {}, 0, namespace)
-            own.unset("exceptions")
-            return own
-
-        return exempting(
-            self._exceptions, facts, opened, partial(met, policy=self.ir.policy)
-        )
-
-    def _decided(
-        self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
-    ) -> RuleResult:
-        """Return the verdict on a matching object.
+    ) -> RuleResult | None:
+        """Return the result of an exempt object.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        # KYVERNO: this is the behaviour of 1.19; in 1.18 an exception for only some
-        # images or values cancels a full exception (docs/behaviour/v1.19 5).
-        if any(not (one.images or one.allowed_values) for one in matching):
-            return exempt(matching)
-        scope.allow(
-            [image for one in matching for image in one.images],
-            [value for one in matching for value in one.allowed_values],
+        policy = self.ir.policy
+
+        def opened() -> KindScope:
+            own = KindScope(facts, shared, {}, 0, policy.namespace)
+            own.unset("exceptions")
+            return own
+
+        return exempted(
+            self._exceptions, facts, scope, opened, result.VALIDATION, policy
         )
-        return self._judged(body, scope)
 
     def _judged(self, body: Body, scope: KindScope) -> RuleResult:
         """Return the verdict on an object that no exception fully exempts.
@@ -298,26 +260,6 @@ class LinkedValidatingPolicy:
             return PASSED
         given = annotated(body.annotations, scope)
         return _verdict(result.PASS, "success", annotations=given)
-
-
-def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
-    given = [body.constraints for body in ir.bodies]
-    if any(one is not None and one.namespace_selector is not None for one in given):
-        return True
-    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))
-
-
-def exempt(
-    matching: Sequence[CelExceptionIR], rule_type: str = result.VALIDATION
-) -> RuleResult:
-    """Return the result for exceptions; the highest priority decides."""
-    chosen = max(matching, key=lambda one: one.priority)
-    status, word = (
-        (result.PASS, "passed") if chosen.is_pass else (result.SKIP, "skipped")
-    )
-    keys = tuple(one.key for one in matching)
-    message = f"rule is {word} due to policy exception: {', '.join(keys)}"
-    return RuleResult("exception", rule_type, status, message, exceptions=keys)
 
 
 def message_of(validation: Validation, scope: KindScope, index: int) -> str:

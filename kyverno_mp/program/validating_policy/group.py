@@ -11,11 +11,13 @@ share its Verdicts, so metrics can recognise an outcome without building labels.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads, identifies
 from kyverno_mp.ir.cel import EXTRACTED
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
     OUTCOMES_WITH_MESSAGES_MAX,
@@ -279,15 +281,30 @@ def _code_of(results: Sequence[RuleResult] | None) -> int | None:
     return _FAILED + found.validation
 
 
-def fails(linked: LinkedValidatingPolicy) -> bool:
+class _Denying(Protocol):
+    """A linked policy whose actions can deny a request."""
+
+    @property
+    def ir(self) -> ValidatingPolicyIR | ImageValidatingPolicyIR: ...
+
+    @property
+    def is_derived(self) -> bool: ...
+
+
+def fails(linked: _Denying) -> bool:
     """Return whether a request is denied when the policy cannot be evaluated."""
     return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
 
 
 def verdict(
-    linked: LinkedValidatingPolicy, results: list[RuleResult], *, is_evaluated: bool
+    linked: _Denying, results: list[RuleResult], *, is_evaluated: bool
 ) -> Verdict:
-    """Return a policy's verdict; ``is_evaluated``: the policy could be evaluated."""
+    """Return a policy's verdict; ``is_evaluated``: the policy could be evaluated.
+
+    KYVERNO: any error of an expression or of a registry denies, regardless of the
+    failurePolicy. Otherwise, the owner of a registry could bypass a policy by not
+    responding.
+    """
     enforces = DENY in linked.ir.actions
     response = PolicyResponse(
         linked.ir.policy, results, "Enforce" if enforces else "Audit"

@@ -57,8 +57,7 @@ class CelMutatingHandler:
 
 
 def _answer(review: Review, done: CelMutations, *problems: str) -> bytes:
-    for policy, error in done.left_out:
-        review.note(error, policy.key)
+    review.note_left_out(done.left_out)
     refusals = [f"Policy {policy.name}: {text}" for policy, text in done.refusals()]
     responses = list(done.responses)
     if refusals:

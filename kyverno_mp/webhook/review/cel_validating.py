@@ -128,7 +128,7 @@ class CelValidatingHandler:
         verdicts = plan.run(review.deadline_ns, pace)
         if review.is_abandoned():
             return ABANDONED
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         return self._answer(review, plan, verdicts)
 
     def passed(self, _review: Review) -> None:
@@ -138,7 +138,7 @@ class CelValidatingHandler:
         self, review: Review, plan: AnyPlan, failure: Failure, _pace: Pace
     ) -> bytes:
         """Answer with the verdicts so far; other policies' failurePolicy decides."""
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         unfinished = [failure.message] if plan.unfinished_fails() else []
         return self._answer(
             review, plan, plan.verdicts(), denials=unfinished, texts=[failure.message]
@@ -232,12 +232,6 @@ def _pass_on(review: Review, verdicts: Verdicts) -> None:
 
 def _as_it_is(response: PolicyResponse) -> PolicyResponse:
     return response
-
-
-def _note_left_out(review: Review, plan: AnyPlan) -> None:
-    while plan.left_out:
-        linked, error = plan.left_out.pop()
-        review.note(error, linked.ir.policy.key)
 
 
 @lru_cache(maxsize=ROUTES_KEPT_MAX)

@@ -19,6 +19,7 @@ from kyverno_mp.admission.annotations import Annotations, annotations_of
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -286,6 +287,12 @@ class Review:
             )
         self.dependencies.records.error(code)
         return code, text
+
+    def note_left_out(self, left_out: list[tuple[PolicyIR, Exception]]) -> None:
+        """Log and count the reasons why policies could not be evaluated, once."""
+        while left_out:
+            policy, error = left_out.pop()
+            self.note(error, policy.key)
 
     def _fields(self, policy: str) -> dict[str, str]:
         request = self.request

@@ -65,7 +65,7 @@ class ValidatingHandler:
                 # The object is now in the cluster, with its violations.
                 _audit_later(review, plan, enforced, passes_all_on=True)
             return ABANDONED
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         if verdict.denied:
             review.report(enforced, blocked=True)
             return review.deny(denial(review.request, verdict.denied), enforced)
@@ -263,7 +263,7 @@ def _warned(
     """
     try:
         found = plan.warn(review.deadline_ns, pace)
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
     except Preempted:
         raise
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
@@ -305,7 +305,7 @@ def _audit_later(
         with dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             seconds = (now_ns() - started_ns) / 1e9
-            _note_left_out(review, plan)
+            review.note_left_out(plan.left_out)
             if plan.travels:
                 found = [*enforced, *audited]
                 for slow in (True, False) if passes_all_on else (True,):
@@ -322,10 +322,3 @@ def _audit_later(
     if plan.needs_io and dependencies.slow_audit_queue is not None:
         waiting = dependencies.slow_audit_queue
     waiting.put(audit, review.size_bytes, space_of(request))
-
-
-def _note_left_out(review: Review, plan: Plan) -> None:
-    """Log and count the reasons why policies could not be evaluated."""
-    while plan.left_out:
-        policy, error = plan.left_out.pop()
-        review.note(error, policy.key)
