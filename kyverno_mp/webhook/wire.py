@@ -19,12 +19,8 @@ from kyverno_mp.limits import (
     SLOW_REVIEWS_WAITING_MAX,
 )
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
-from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
-from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.decisions import on_policy_review
@@ -46,7 +42,7 @@ from kyverno_mp.webhook.ports import (
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
-from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.handlers import CelPlanners, handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
@@ -70,10 +66,7 @@ class RoleDependencies:
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
     mutate: Plans[MutationPlan] | None = None
-    cel: Callable[[], CelPlanner | None] | None = None
-    cel_mutate: Callable[[], MutatingPlanner | None] | None = None
-    cel_generate: Callable[[], GeneratingPlanner | None] | None = None
-    cel_images: Callable[[], ImagePlanner | None] | None = None
+    cel: CelPlanners = field(default_factory=dict)
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -190,14 +183,7 @@ def wire(
             top_kind=role.top_kind,
             registries=role.registries,
         ),
-        handlers_of(
-            role.evaluate,
-            role.mutate,
-            role.cel,
-            role.cel_mutate,
-            role.cel_generate,
-            role.cel_images,
-        ),
+        handlers_of(role.evaluate, role.mutate, role.cel),
     )
     connections = Connections(
         loop,

@@ -102,10 +102,10 @@ class LinkedValidatingPolicy:
     __slots__ = (
         "_bodies",
         "_exceptions",
-        "_is_derived",
         "_is_pure",
         "grouping",
         "ir",
+        "is_derived",
         "matching",
         "reads",
         "reads_namespace",
@@ -127,18 +127,12 @@ class LinkedValidatingPolicy:
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
         self.reads_namespace = reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
-        self._is_derived: bool | None = None
+        self.is_derived = is_derived(self.ir)
+        """Whether a scan can reproduce the results of a review."""
         self._is_pure = ir.effects == EFFECT_PURE
         self.reads = policy_reads(ir)
         """The fields of the object that the policy reads; None: unknown, or other data
         is read."""
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether a scan can reproduce the results of a review."""
-        if self._is_derived is None:
-            self._is_derived = is_derived(self.ir)
-        return self._is_derived
 
     def bodies_for(self, request: Request) -> tuple[Body, ...]:
         """Return the copies that may match requests of the same RequestKind."""

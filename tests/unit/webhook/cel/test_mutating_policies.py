@@ -20,7 +20,7 @@ from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.cel_sources import mutating_source
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
@@ -131,7 +131,9 @@ class Server:
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
-        source = mutating_source(engine, segment, segment.record)
+        source = cel_source(
+            mutate.LinkedMutatingPolicy, engine, segment, segment.record
+        )
         planner = MutatingPlanner(engine, source, segment.knows, POOL)
         self.records, self.triggers = StubRecords(), Recorded()
         self.service = Service(
@@ -141,7 +143,7 @@ class Server:
                 results=results,
                 triggers=self.triggers,
             ),
-            handlers_of(StubEvaluate(None), cel_mutate=lambda: planner),
+            handlers_of(StubEvaluate(None), cel={MUTATING_POLICY: lambda: planner}),
         )
 
     def ask(self, path: str, **changes: Any) -> dict[str, Any]:
