@@ -121,6 +121,14 @@ class Review:
         self.is_let_pass = False
         """Whether the review was answered and allowed."""
 
+    def select(self, pace: Pace | None = None) -> PlanOf | None:
+        """Return the plan; None if no policy can match. Raises: as ``Plans.plan``."""
+        route = self._route
+        plan: PlanOf | None = self._handler.plan(
+            self.request, route.failure_policies, route.policy_key, pace
+        )
+        return plan
+
     def evaluate(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
         """Run the plan and answer. Raises: Preempted from ``pace``.
 
