@@ -16,10 +16,7 @@ from typing import Any, Final
 
 from kyverno_mp.cli.sources.compiled import Compiled, compile_cel, compile_others
 from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.compiler.cel_kinds.index import (
-    encode_mutating_policy,
-    encode_validating_policy,
-)
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -132,12 +129,7 @@ class CelReplay:
         self, engine: Engine, kind: PolicyKind, policies: Sequence[AnyIR]
     ) -> Callable[[], Any]:
         content = PoliciesWriter().encode(
-            [
-                encode_validating_policy(each)
-                if isinstance(each, ValidatingPolicyIR)
-                else encode_mutating_policy(each)
-                for each in policies
-            ],
+            [encode_cel_policy(each) for each in policies],
             generation=1,
             salt=_SALT,
             segment=kind.segment,

@@ -81,8 +81,8 @@ class LinkedDeletingPolicy:
             return True
         if self._constraints is None:
             return False
-        asked = replace(request, operation="")
-        is_match, fault = fault_or_match(self._constraints, asked)
+        any_request = replace(request, operation="")
+        is_match, fault = fault_or_match(self._constraints, any_request)
         if fault:
             raise ExpressionFailed("cel.selector", fault)
         return is_match
@@ -93,12 +93,12 @@ class LinkedDeletingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         request = replace(facts.request, operation="")
-        given = facts._replace(request=request, is_payload=True)
+        payload = facts._replace(request=request, is_payload=True)
         scope = PolicyScope(
-            given, Shared(request), self._variables, self.ir.policy.namespace
+            payload, Shared(request), self._variables, self.ir.policy.namespace
         )
         for name in UNSET_OF_DELETING:
             scope.unset(name)
-        if applying(self._exceptions, given, scope, lambda: scope):
+        if applying(self._exceptions, payload, scope, lambda: scope):
             return False
         return met(self._conditions, scope)

@@ -70,8 +70,8 @@ class LinkedGeneratingPolicy:
         try:
             return self._decided(facts, shared, reads_all=reads_all)
         except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"failed to evaluate policy: {error.message}"
-            return self._verdict(result.ERROR, text)
+            message = f"failed to evaluate policy: {error.message}"
+            return self._verdict(result.ERROR, message)
 
     def _decided(self, facts: Facts, shared: Shared, *, reads_all: bool) -> RuleResult:
         """Return the verdict on a matching object.
@@ -84,11 +84,11 @@ class LinkedGeneratingPolicy:
             return exempt
         # KYVERNO: if conditions are not met, the policy passes without generating
         # objects; the values of the expressions are ignored (docs/behaviour/cel 14).
-        found = self._verdict(result.PASS, "policy evaluated successfully")
+        verdict = self._verdict(result.PASS, "policy evaluated successfully")
         if met(self._conditions, scope):
             self._generate(scope, facts, reads_all=reads_all)
-            found.properties = annotated(self._annotations, scope, quote)
-        return found
+            verdict.properties = annotated(self._annotations, scope, quote)
+        return verdict
 
     def _generate(self, scope: PolicyScope, facts: Facts, *, reads_all: bool) -> None:
         """Evaluate all expressions. Raises: ExpressionFailed, BudgetExceeded."""
@@ -107,8 +107,8 @@ class LinkedGeneratingPolicy:
             # SAFETY: a new error object, because a raise adds this frame to it.
             raise type(failure)(failure.code, failure.message, failure.where)
 
-    def _verdict(self, status: str, text: str) -> RuleResult:
-        return RuleResult(self.ir.policy.name, result.GENERATION, status, text)
+    def _verdict(self, status: str, message: str) -> RuleResult:
+        return RuleResult(self.ir.policy.name, result.GENERATION, status, message)
 
 
 def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:

@@ -46,10 +46,10 @@ def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
     An exclusion keeps its operations: an object that is excluded from one operation can
     be a trigger in another.
     """
-    found = any_operation(constraints)
-    if found is None or constraints is None:
+    followed = any_operation(constraints)
+    if followed is None or constraints is None:
         return None
-    return msgspec.structs.replace(found, excluded=constraints.excluded)
+    return msgspec.structs.replace(followed, excluded=constraints.excluded)
 
 
 class LinkedGeneratingTrigger:
@@ -164,16 +164,16 @@ class GeneratingPlan:
     def triggered(self, pace: Pace | None = None) -> list[Triggered]:
         """Return the triggered tasks. Raises: Preempted, as ``pace`` does."""
         request = self._request
-        found, steps = [], 0
+        triggered, steps = [], 0
         for linked in self._policies:
             steps += _POLICY_STEPS + linked.matching.steps(request)
             if pace is not None and steps > HEAVY_STEPS:
                 pace.make_room()
                 steps = 0
-            one = linked.triggered(request)
-            if one is not None:
-                found.append(one)
-        return found
+            task = linked.triggered(request)
+            if task is not None:
+                triggered.append(task)
+        return triggered
 
     def unchecked(self) -> list[Triggered]:
         """Return the tasks that the request may trigger; the pool repeats the match."""

@@ -91,8 +91,8 @@ class _Body:
         self.conditions = link_conditions(ir.conditions, dialect)
         self.variables = link_variables(ir.variables, dialect)
         self.mutations = [
-            _Mutation(link(given.expression, dialect), given.is_json_patch)
-            for given in ir.mutations
+            _Mutation(link(mutation.expression, dialect), mutation.is_json_patch)
+            for mutation in ir.mutations
         ]
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
         self.target_conditions = link_conditions(ir.target_conditions, dialect)
@@ -101,13 +101,13 @@ class _Body:
         """Return whether the copy matches, and the error of a bad selector."""
         if not self.is_by_kind:
             return fault_or_match(self.ir.constraints or _EVERYTHING, request)
-        known = self.known.get(kind)
-        if known is None:
+        is_match = self.known.get(kind)
+        if is_match is None:
             if len(self.known) >= MATCHED_KINDS_MAX:
                 self.known.clear()
-            found = fault_or_match(self.ir.constraints or _EVERYTHING, request)
-            known = self.known[kind] = found[0]
-        return known, ""
+            matched = fault_or_match(self.ir.constraints or _EVERYTHING, request)
+            is_match = self.known[kind] = matched[0]
+        return is_match, ""
 
 
 class LinkedMutatingPolicy:
@@ -135,7 +135,7 @@ class LinkedMutatingPolicy:
         ``of``: the whole policy, if ``ir`` is only a part of it.
         """
         self.ir = of or ir
-        self.matching = MatchingCost(one.constraints for one in ir.bodies)
+        self.matching = MatchingCost(body.constraints for body in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
@@ -241,13 +241,13 @@ class LinkedMutatingPolicy:
         namespace = self.ir.policy.namespace
         variables = self._bodies[0].variables
         scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
-        found = scope.value(self._target)
-        items = found.get("items") if type(found) is dict else None
+        target = scope.value(self._target)
+        items = target.get("items") if type(target) is dict else None
         if type(items) is not list:
-            return [found]
+            return [target]
         # K8S: the items of a list have neither kind nor apiVersion.
-        kind = str(found.get("kind") or "").removesuffix("List")
-        named = {"apiVersion": found.get("apiVersion"), "kind": kind}
+        kind = str(target.get("kind") or "").removesuffix("List")
+        named = {"apiVersion": target.get("apiVersion"), "kind": kind}
         return [{**named, **item} for item in items if type(item) is dict]
 
     def _evaluated(

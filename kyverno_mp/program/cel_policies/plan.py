@@ -86,9 +86,9 @@ class CelMutations:
             policy = response.policy
             if (policy.failure_policy == _FAIL) is not fails:
                 continue
-            for found in response.results:
-                if found.status == result.ERROR:
-                    yield policy, found.message
+            for rule_result in response.results:
+                if rule_result.status == result.ERROR:
+                    yield policy, rule_result.message
 
 
 class MutatingPlan:
@@ -121,14 +121,16 @@ class MutatingPlan:
             for policy in policies
             if request.object and policy.ir.mutates_request
         ]
-        self._triggering = [one for one in policies if one.ir.mutates_existing]
+        self._triggering = [each for each in policies if each.ir.mutates_existing]
         self._reached: _Reached | None = None
         self.triggers = bool(self._triggering)
         """Policies that mutate existing objects may match the request."""
         self.needs_io = any(map(_is_slow, policies))
-        self.fails = any(one.ir.policy.failure_policy == _FAIL for one in policies)
-        self.reads_namespace = any(one.reads_namespace for one in policies)
-        self.reads_registry = any(one.ir.effects & EFFECT_REGISTRY for one in policies)
+        self.fails = any(each.ir.policy.failure_policy == _FAIL for each in policies)
+        self.reads_namespace = any(each.reads_namespace for each in policies)
+        self.reads_registry = any(
+            each.ir.effects & EFFECT_REGISTRY for each in policies
+        )
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
         """Apply the policies in order. Raises: Preempted, DeadlinePassed."""

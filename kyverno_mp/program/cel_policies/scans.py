@@ -43,17 +43,17 @@ def scanned_results(
     """Yield the results; a mutation that would change the object is a failure."""
     answers = list(linked.evaluate(facts, shared))
     changed = next(
-        (one.patched for one in reversed(answers) if one.patched is not None), None
+        (each.patched for each in reversed(answers) if each.patched is not None), None
     )
     is_applied = changed is None or same(changed, facts.request.object)
     for answer in answers:
-        found = answer.result
+        scanned = answer.result
         if (
             is_applied
-            or found is None
-            or found.status != result.PASS
-            or found.exceptions
+            or scanned is None
+            or scanned.status != result.PASS
+            or scanned.exceptions
         ):
-            yield found
+            yield scanned
         else:
-            yield replace(found, status=result.FAIL, message=_NOT_APPLIED)
+            yield replace(scanned, status=result.FAIL, message=_NOT_APPLIED)

@@ -113,16 +113,16 @@ class ImagePlan:
     def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""
         self._images.settle()
-        found = [one for one in tuple(self._done) if one is not None]
-        return Verdicts(found, [one.response for one in found])
+        verdicts = [each for each in tuple(self._done) if each is not None]
+        return Verdicts(verdicts, [each.response for each in verdicts])
 
     def _results(
         self, linked: LinkedImagePolicy, facts: Facts, shared: Shared
     ) -> list[RuleResult]:
         return [
-            _explained(one.result, one.reasons)
-            for one in linked.evaluate(facts, shared, self._images)
-            if one.result is not None
+            _explained(answer.result, answer.reasons)
+            for answer in linked.evaluate(facts, shared, self._images)
+            if answer.result is not None
         ]
 
     def unfinished_fails(self) -> bool:
@@ -226,7 +226,7 @@ class DigestPlanner:
 def _explained(rule_result: RuleResult, reasons: Sequence[str]) -> RuleResult:
     """Add the reasons why attestors were rejected to a failure, within the limits."""
     if rule_result.status == result.FAIL:
-        given = dict.fromkeys(reasons)
-        shown = [one[:IMAGE_REASON_CHARACTERS_MAX] for one in given]
-        rule_result.reasons = tuple(shown[:IMAGE_REASONS_MAX])
+        unique = dict.fromkeys(reasons)
+        cut_reasons = [reason[:IMAGE_REASON_CHARACTERS_MAX] for reason in unique]
+        rule_result.reasons = tuple(cut_reasons[:IMAGE_REASONS_MAX])
     return rule_result

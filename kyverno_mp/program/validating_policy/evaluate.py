@@ -16,13 +16,12 @@ from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
-from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel import COST_MAX, Validation, link_validations
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     Shared,
-    link,
     link_variables,
 )
 from kyverno_mp.program.request import Request
@@ -83,16 +82,7 @@ class Body:
         RequestKind."""
         self.conditions = link_conditions(ir.conditions, before_variables(dialect))
         self.variables = link_variables(ir.variables, dialect)
-        self.validations = [
-            Validation(
-                link(given.expression, dialect),
-                given.message,
-                link(given.message_expression, dialect)
-                if given.message_expression
-                else None,
-            )
-            for given in ir.validations
-        ]
+        self.validations = link_validations(ir.validations, dialect)
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
 
 
@@ -116,10 +106,12 @@ class LinkedValidatingPolicy:
     ) -> None:
         """``of``: the whole policy, if ``ir`` is only a part of it."""
         self.ir = of or ir
-        given = [one.constraints for one in ir.bodies]
-        self.grouping = MatchingCost(one for one in given if is_by_kind(one))
+        constraints = [each.constraints for each in ir.bodies]
+        self.grouping = MatchingCost(each for each in constraints if is_by_kind(each))
         """The cost of ``bodies_for``, once per RequestKind."""
-        self.matching = MatchingCost(one for one in given if not is_by_kind(one))
+        self.matching = MatchingCost(
+            each for each in constraints if not is_by_kind(each)
+        )
         """The cost for each request."""
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
@@ -150,18 +142,18 @@ class LinkedValidatingPolicy:
         self, bodies: Sequence[Body], facts: Facts, shared: Shared
     ) -> list[RuleResult]:
         """Return the results of a review; ``bodies``: the result of ``bodies_for``."""
-        found: list[RuleResult] = []
+        results: list[RuleResult] = []
         for body in bodies:
-            one: RuleResult | None = None
+            judged: RuleResult | None = None
             if body.is_by_kind:
-                one = self._evaluated(body, facts, shared)
+                judged = self._evaluated(body, facts, shared)
             else:
-                is_match, one = self._matched(body, facts.request)
+                is_match, judged = self._matched(body, facts.request)
                 if is_match:
-                    one = self._evaluated(body, facts, shared)
-            if one is not None:
-                found.append(one)
-        return found
+                    judged = self._evaluated(body, facts, shared)
+            if judged is not None:
+                results.append(judged)
+        return results
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
         """Yield the answer of the original policy, then its copies' answers.
@@ -169,11 +161,11 @@ class LinkedValidatingPolicy:
         ``shared``: the values that all policies of this dialect share in one request.
         """
         for body in self._bodies:
-            is_match, found = self._matched(body, facts.request)
+            is_match, judged = self._matched(body, facts.request)
             if is_match:
-                found = self._evaluated(body, facts, shared)
-            is_dropped = found is None and is_selector_free(body.ir.constraints)
-            yield Answer(body.ir.copy, found, is_dropped)
+                judged = self._evaluated(body, facts, shared)
+            is_dropped = judged is None and is_selector_free(body.ir.constraints)
+            yield Answer(body.ir.copy, judged, is_dropped)
 
     def _matched(self, body: Body, request: Request) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector."""
@@ -184,16 +176,16 @@ class LinkedValidatingPolicy:
         is_match, fault = fault_or_match(body.ir.constraints, request)
         if not fault:
             return is_match, None
-        text = f"failed to execute matching: {fault}"
-        return False, _verdict(result.ERROR, text, "match")
+        message = f"failed to execute matching: {fault}"
+        return False, _verdict(result.ERROR, message, "match")
 
     def _evaluated(self, body: Body, facts: Facts, shared: Shared) -> RuleResult:
         if body.ir.copy != EXTRACTED or facts.is_payload:
             return self._of_object(body, facts, shared)
 
         def judge(facts: Facts, shared: Shared) -> RuleResult | None:
-            found = self._of_object(body, facts, shared)
-            return None if found is SKIPPED else found
+            judged = self._of_object(body, facts, shared)
+            return None if judged is SKIPPED else judged
 
         try:
             return of_pods(facts, shared, judge, result.VALIDATION) or SKIPPED
@@ -245,26 +237,26 @@ class LinkedValidatingPolicy:
                     continue
             except (ExpressionFailed, BudgetExceeded) as error:
                 return _failed(error, index)
-            text = message_of(validation, scope, index)
-            given = annotated(body.annotations, scope)
-            found = _verdict(result.FAIL, text, annotations=given)
-            found.validation = index
-            return found
+            message = message_of(validation, scope, index)
+            annotations = annotated(body.annotations, scope)
+            failed = _verdict(result.FAIL, message, annotations=annotations)
+            failed.validation = index
+            return failed
         if not body.annotations:
             return PASSED
-        given = annotated(body.annotations, scope)
-        return _verdict(result.PASS, "success", annotations=given)
+        annotations = annotated(body.annotations, scope)
+        return _verdict(result.PASS, "success", annotations=annotations)
 
 
 def message_of(validation: Validation, scope: KindScope, index: int) -> str:
     """Return the message of a failure. KYVERNO: it is not trimmed."""
-    text = validation.message
+    message = validation.message
     if validation.message_expression is not None:
         try:
-            text = scope.value(validation.message_expression)
+            message = scope.value(validation.message_expression)
         except ExpressionFailed as error:
-            text = f"failed to evaluate message expression: {error.message}"
-    return text or f"CEL expression validation failed at index {index}"
+            message = f"failed to evaluate message expression: {error.message}"
+    return message or f"CEL expression validation failed at index {index}"
 
 
 def annotated(
@@ -276,7 +268,7 @@ def annotated(
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, expression in annotations:
         try:
             value = scope.value(expression)
@@ -293,20 +285,20 @@ def annotated(
                 " conversion error from 'null_type' to 'string'",
             )
         if value:
-            found[key] = cut(value)
-    return found
+            values[key] = cut(value)
+    return values
 
 
 def _failed(error: ExpressionFailed | BudgetExceeded, index: int = -1) -> RuleResult:
     """Return the result of an error; ``index``: of the validation that failed."""
-    text = f"failed to load context: {error.message}"
-    found = _verdict(result.ERROR, text, "evaluation")
-    found.code = error.code
-    found.validation = index
-    return found
+    message = f"failed to load context: {error.message}"
+    failed = _verdict(result.ERROR, message, "evaluation")
+    failed.code = error.code
+    failed.validation = index
+    return failed
 
 
 def _verdict(
-    status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
+    status: str, message: str, rule: str = "", annotations: dict[str, str] | None = None
 ) -> RuleResult:
-    return RuleResult(rule, result.VALIDATION, status, cut(text), annotations or {})
+    return RuleResult(rule, result.VALIDATION, status, cut(message), annotations or {})

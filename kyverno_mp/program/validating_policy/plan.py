@@ -101,25 +101,25 @@ class CelPlan:
         """
         group, done = self._group, self._done
         shared = self._shared = self._shared or ReviewShared(self._request)
-        key, known = self._recalled(shared.object)
-        if known is not None and not group.others:
-            return group.verdicts(known)
+        key, recalled = self._recalled(shared.object)
+        if recalled is not None and not group.others:
+            return group.verdicts(recalled)
         try:
-            members = group.in_turn if known is None else group.others
+            members = group.in_turn if recalled is None else group.others
             self._evaluate(members, shared, deadline_ns, pace)
         except DeadlinePassed:
-            if known is not None:
-                group.fill(done, known)
+            if recalled is not None:
+                group.fill(done, recalled)
             raise
-        if known is None and key is not None and self._characters_left > 0:
+        if recalled is None and key is not None and self._characters_left > 0:
             learned = group.recalled(done)
             if learned is not None:
                 self._engine.verdicts.keep(key, learned)
-        outcome = group.outcome(done, known)
+        outcome = group.outcome(done, recalled)
         if outcome is not None:
             return group.verdicts(outcome)
-        if known is not None:
-            group.fill(done, known)
+        if recalled is not None:
+            group.fill(done, recalled)
         return self.verdicts()
 
     def _evaluate(
@@ -156,18 +156,18 @@ class CelPlan:
         key = None if recall is None else recall.key(self._request, target)
         if key is None or recall is None:
             return None, None
-        known = self._engine.verdicts.find(key)
-        recall.count(known)
-        return key, known
+        outcome = self._engine.verdicts.find(key)
+        recall.count(outcome)
+        return key, outcome
 
     def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""
-        found = [
-            verdict(one.linked, results, is_evaluated=one.at not in self._failed)
-            for one, results in zip(self._group.members, self._done, strict=False)
+        verdicts = [
+            verdict(each.linked, results, is_evaluated=each.at not in self._failed)
+            for each, results in zip(self._group.members, self._done, strict=False)
             if results
         ]
-        return Verdicts(found, [one.response for one in found])
+        return Verdicts(verdicts, [each.response for each in verdicts])
 
     def unfinished_fails(self) -> bool:
         """Return whether a missing verdict denies because of a failurePolicy."""
@@ -213,14 +213,14 @@ class CelPlanner(PathPolicies[LinkedValidatingPolicy]):
         if is_namespaced and not is_in_namespace(request):
             return None
         namespace = request.namespace if is_namespaced else ""
-        asked = (kind_of(request), namespace, names)
-        group = self._groups.get(asked)
+        key = (kind_of(request), namespace, names)
+        group = self._groups.get(key)
         if group is None:
             named = self._named(request, namespace, names, pace)
             if pace is not None:
                 make_room((each.grouping for each in named), request, pace)
             group = Group(named, request, self._outcomes)
-            self._keep(asked, group)
+            self._keep(key, group)
         group.is_used = True
         return CelPlan(self._engine, request, group) if group.members else None
 
@@ -231,27 +231,27 @@ class CelPlanner(PathPolicies[LinkedValidatingPolicy]):
 
     def ahead(self, previous: "CelPlanner | None") -> Iterator[Ahead]:
         """Yield the groups that reviews used, to be made before reviews need them."""
-        for asked in () if previous is None else previous.used():
-            yield Ahead(0, partial(self._prepare, asked))
+        for key in () if previous is None else previous.used():
+            yield Ahead(0, partial(self._prepare, key))
 
     def used(self) -> list[_Asked]:
         """Return the kinds, namespaces and names of the reviews so far."""
         # Copy first: reviews add groups at the same time.
         groups = list(self._groups.items())
-        return [asked for asked, group in groups if group.is_used]
+        return [key for key, group in groups if group.is_used]
 
-    def _prepare(self, asked: _Asked) -> None:
-        kind, namespace, names = asked
+    def _prepare(self, key: _Asked) -> None:
+        kind, namespace, names = key
         request = request_of(kind, namespace)
         if not self._source.is_linked(request, namespace):
             # There are too many to link ahead.
             return
         named = self._named(request, namespace, names, None)
-        self._keep(asked, Group(named, request, self._outcomes))
+        self._keep(key, Group(named, request, self._outcomes))
 
-    def _keep(self, asked: _Asked, group: Group) -> None:
+    def _keep(self, key: _Asked, group: Group) -> None:
         is_full = len(self._groups) >= CANDIDATE_PLANS_MAX
         if is_full or self._kept > LINKED_RULES_MAX:
             self._groups, self._kept = {}, 0
-        self._groups[asked] = group
+        self._groups[key] = group
         self._kept += len(group.members)

@@ -121,8 +121,8 @@ class ReviewRun:
         message = "internal error, see the log"
         if isinstance(self._failure, Error):
             message = f"{self._failure.message} ({self._failure.code})"
-        text = cut(f"{prefix}: {message}")
-        return RuleResult("evaluation", rule_type, result.ERROR, text)
+        shortened_message = cut(f"{prefix}: {message}")
+        return RuleResult("evaluation", rule_type, result.ERROR, shortened_message)
 
     def _is_over(self) -> bool:
         end_ns = self.facts.runtime.review_deadline_ns
