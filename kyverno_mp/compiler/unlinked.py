@@ -16,11 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kyverno_mp.compiler.cel_kinds.index import (
-    encode_image_policy,
-    encode_mutating_policy,
-    encode_validating_policy,
-)
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.linked_size import linked_bytes
 from kyverno_mp.expr.cel.nodes import Call, Const, Expression, MapLit
@@ -268,7 +264,7 @@ def _validating(content: memoryview) -> EncodedPolicy:
             validating_body.copy, validating_body.constraints, (), (), failing
         )
 
-    return _bounded(found, body, encode_validating_policy)
+    return _bounded(found, body)
 
 
 def _mutating(content: memoryview) -> EncodedPolicy | None:
@@ -283,7 +279,7 @@ def _mutating(content: memoryview) -> EncodedPolicy | None:
             mutating_body.copy, mutating_body.constraints, (), (), failing
         )
 
-    return _bounded(found, body, encode_mutating_policy)
+    return _bounded(found, body)
 
 
 def _images(content: memoryview) -> EncodedPolicy:
@@ -304,7 +300,7 @@ def _images(content: memoryview) -> EncodedPolicy:
             failing,
         )
 
-    return _bounded(found, body, encode_image_policy)
+    return _bounded(found, body)
 
 
 _CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
@@ -320,16 +316,14 @@ _RECORDS: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
 }
 
 
-def _bounded(
-    found: Any, body: Callable[[Any], Any], encode: Callable[[Any], EncodedPolicy]
-) -> EncodedPolicy:
+def _bounded(found: Any, body: Callable[[Any], Any]) -> EncodedPolicy:
     """Encode a policy with failing bodies, or one catch-all body if they are large."""
     bodies = tuple(map(body, found.bodies))
     replaced = msgspec.structs.replace(
         found, bodies=bodies, exceptions=(), effects=EFFECT_PURE
     )
-    encoded = encode(replaced)
+    encoded = encode_cel_policy(replaced)
     if linked_bytes(encoded) <= UNLINKED_POLICY_BYTES_MAX:
         return encoded
     anything = msgspec.structs.replace(bodies[0], copy="", constraints=_ANYTHING)
-    return encode(msgspec.structs.replace(replaced, bodies=(anything,)))
+    return encode_cel_policy(msgspec.structs.replace(replaced, bodies=(anything,)))

@@ -10,8 +10,8 @@ stand-in, the whole review would fail, so the author of one policy could lift th
 denials of all others whose failures are ignored.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,19 +24,19 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.evaluate import Answer, LinkedImagePolicy
 from kyverno_mp.program.image_policies.scope import Images
-from kyverno_mp.program.relinking import Relinking, StandIn, decoded
+from kyverno_mp.program.relinking import RecordT, Relinking, StandIn, decoded
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.evaluate import Body, LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
-from kyverno_mp.program.validating_policy.source import CelIndex, CelSource
+from kyverno_mp.program.validating_policy.source import CelIndex, CelSource, LinkedT
 from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.patches.json_diff import Operation
 
-RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
 _KEPT: Final = frozenset({"bodies", "actions"})
 
 
-def _bare(record: RecordT) -> RecordT:
+def _bare(record: _StructT) -> _StructT:
     """Return the record without its lists: all expressions are in them."""
     lists = {
         name: ()
@@ -59,7 +59,7 @@ class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
     ) -> None:
         super().__init__(_bare(ir), of=ir)
         # An error recurs in no scan, and no verdict may be cached.
-        self._is_derived, self.reads = False, None
+        self.is_derived, self.reads = False, None
         self._relinking = relinking
 
     def results(
@@ -137,60 +137,32 @@ class UnlinkedGeneratingTrigger(LinkedGeneratingTrigger, StandIn):
 
     __slots__ = ()
 
-    def __init__(self, ir: GeneratingPolicyIR) -> None:
+    def __init__(self, ir: GeneratingPolicyIR, _relinking: object) -> None:
         super().__init__(_bare(ir), of=ir)
 
 
-def validating_source(
-    engine: Engine, index: CelIndex, record: Callable[[int], ValidatingPolicyIR]
-) -> CelSource[LinkedValidatingPolicy]:
-    """Return the ValidatingPolicies; ``record``: by position in policy order."""
+_STAND_INS: Final[Mapping[Any, Callable[[Any, Relinking[Any]], Any]]] = {
+    LinkedValidatingPolicy: UnlinkedValidatingPolicy,
+    LinkedMutatingPolicy: UnlinkedMutatingPolicy,
+    LinkedImagePolicy: UnlinkedImagePolicy,
+    LinkedGeneratingTrigger: UnlinkedGeneratingTrigger,
+}
 
-    def link(position: int) -> LinkedValidatingPolicy:
-        linked = LinkedValidatingPolicy(decoded(record(position)))
-        # Computed here, so that the first review does not wait for all policies.
-        _ = linked.is_derived
-        return linked
 
+def cel_source(
+    linked: Callable[[RecordT], LinkedT],
+    engine: Engine,
+    index: CelIndex,
+    record: Callable[[int], RecordT],
+) -> CelSource[LinkedT]:
+    """Return the policies of one kind: the class ``linked`` links their records.
+
+    ``record``: by position in policy order.
+    """
+    stand_in = _STAND_INS[linked]
     return CelSource(
         engine,
         index,
-        link,
-        lambda at, it: UnlinkedValidatingPolicy(record(at), it),
-    )
-
-
-def mutating_source(
-    engine: Engine, index: CelIndex, record: Callable[[int], MutatingPolicyIR]
-) -> CelSource[LinkedMutatingPolicy]:
-    """Return the MutatingPolicies; ``record`` as in ``validating_source``."""
-    return CelSource(
-        engine,
-        index,
-        lambda at: LinkedMutatingPolicy(decoded(record(at))),
-        lambda at, it: UnlinkedMutatingPolicy(record(at), it),
-    )
-
-
-def generating_source(
-    engine: Engine, index: CelIndex, record: Callable[[int], GeneratingPolicyIR]
-) -> CelSource[LinkedGeneratingTrigger]:
-    """Return the triggers of GeneratingPolicies; ``record`` as above."""
-    return CelSource(
-        engine,
-        index,
-        lambda at: LinkedGeneratingTrigger(decoded(record(at))),
-        lambda at, _: UnlinkedGeneratingTrigger(record(at)),
-    )
-
-
-def image_source(
-    engine: Engine, index: CelIndex, record: Callable[[int], ImageValidatingPolicyIR]
-) -> CelSource[LinkedImagePolicy]:
-    """Return the ImageValidatingPolicies; ``record`` as above."""
-    return CelSource(
-        engine,
-        index,
-        lambda at: LinkedImagePolicy(decoded(record(at))),
-        lambda at, it: UnlinkedImagePolicy(record(at), it),
+        lambda at: linked(decoded(record(at))),
+        lambda at, relinking: stand_in(record(at), relinking),
     )

@@ -198,7 +198,7 @@ def _has_run(response: PolicyResponse) -> bool:
 
 
 def _has_failed(response: PolicyResponse) -> bool:
-    return any(found.status in (FAIL, ERROR) for found in response.results)
+    return any(rule_result.status in (FAIL, ERROR) for rule_result in response.results)
 
 
 def _names(responses: Iterable[PolicyResponse]) -> str:

@@ -35,7 +35,14 @@ from kyverno_mp.images.network import log_sender, mirror_reader
 from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
-from kyverno_mp.images.serving import Digests, Flights, ServedImageData, ServedReview
+from kyverno_mp.images.references import KeyProviders
+from kyverno_mp.images.serving import (
+    Digests,
+    Flights,
+    OnVerified,
+    ServedImageData,
+    ServedReview,
+)
 from kyverno_mp.images.sigstore.own_root import trust_root
 from kyverno_mp.images.sigstore.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
@@ -48,7 +55,9 @@ from kyverno_mp.program.ports import (
     RegistryAccess,
     ReviewedImages,
 )
+from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.exchange import Exchange
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.hosts import HostLabels
@@ -83,7 +92,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     read_secret: ReadSecret | None,
     on_cache: Callable[[Labels], None] = lambda _labels: None,
     on_call: Callable[[Labels], None] = lambda _labels: None,
-    on_verified: Callable[[Labels, float], None] = lambda _labels, _seconds: None,
+    on_verified: OnVerified = lambda _labels, _seconds: None,
     *,
     is_scan: bool = False,
     read_key_secret: ReadNamedSecret | None = None,
@@ -98,8 +107,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     with public keys; None: without a cluster. ``on_answer`` receives the host and the
     outcome of each call, in any thread.
     """
-    providers = key_providers(read_key_secret)
-    rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
+    registries = read_rules(settings.registry_allowlist, settings.http_blocklist)
     # SAFETY: policies name transparency logs, so these calls follow the rules for
     # services.
     urls = read_rules(
@@ -107,7 +115,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         settings.http_blocklist,
         for_namespaced=settings.http_in_namespaced_policies,
     )
-    hosts = HostLabels(_named_hosts(settings, rules, urls))
+    hosts = HostLabels(_named_hosts(settings, registries, urls))
 
     def called_host(host: str, outcome: str) -> None:
         on_answer(host, outcome)
@@ -116,7 +124,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     pace = ReadPace(settings.registry_first_byte_s, settings.registry_bytes_per_s_min)
     transport = RegistryTransport(
-        rules,
+        registries,
         resolve_host,
         called_host,
         settings.image_threads,
@@ -124,88 +132,155 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         pace,
     )
     send_call = RememberedOutages(transport) if is_scan else transport
-    until = _until_soon if is_scan else _until
-    digests = Digests() if is_scan else None
+    clients = _clients(settings, send_call, read_secret)
+    by_policy = for_policies(clients, settings, send_call, _user_agent())
+    verification = _Verification(
+        settings,
+        _Logs(urls, called_host, pace),
+        until=_until_soon if is_scan else _until,
+        helpers=helpers,
+        providers=key_providers(read_key_secret),
+    )
+    until = verification.until
+    cache = _cache(settings, folder, on_cache)
+    data = ServedImageData(clients, until)
+    # SAFETY: the author of a namespaced policy can learn the data that is read.
+    own_data = ServedImageData(by_policy, until, RegistryAccess(is_tenants=True))
+    return ServedImages(
+        verification.of_rules(
+            clients, cache, Digests() if is_scan else None, on_verified
+        ),
+        data,
+        ManifestVerifier(verification.trust, until, verification.providers),
+        verification.of_policies(by_policy, cache, on_verified),
+        RegistryMetadata(data),
+        RegistryMetadata(own_data),
+    )
+
+
+class _Logs:
+    """The calls of transparency logs and of mirrors of trust roots."""
+
+    def __init__(self, urls: UrlRules, on_call: OnCall, pace: ReadPace) -> None:
+        self._urls, self._on_call, self._pace = urls, on_call, pace
+        self._agent = _user_agent()
+        exchange = self._opened(urls)
+        tenants_exchange = self._opened(tenants_rules(urls))
+        self.send = log_sender(exchange, self._agent)
+        self.tenants_send = log_sender(tenants_exchange, self._agent)
+        self.mirror = mirror_reader(exchange, self._agent)
+        self.tenants_mirror = mirror_reader(tenants_exchange, self._agent)
+
+    def own_mirror(self, host: str) -> Fetch:
+        """Return a reader for a host that the operator names."""
+        names = (*self._urls.allowed_names, host)
+        exchange = self._opened(replace(self._urls, allowed_names=names))
+        return mirror_reader(exchange, self._agent)
+
+    def _opened(self, urls: UrlRules) -> Exchange:
+        return open_logs(urls, resolve_host, self._on_call, self._pace)
+
+
+class _Verification:
+    """What verifies images: the same for rules and for ImageValidatingPolicies."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        logs: _Logs,
+        *,
+        until: Callable[[int], int],
+        helpers: Helpers,
+        providers: KeyProviders,
+    ) -> None:
+        self.until = until
+        self.providers = providers
+        # Read for the first signature whose policy names no roots.
+        self.trust = trust_root(settings, logs.mirror, logs.own_mirror)
+        self._logs = logs
+        self._helpers = helpers
+
+    def of_rules(
+        self,
+        clients: ServedClients,
+        cache: ImageCache | None,
+        digests: Digests | None,
+        on_verified: OnVerified,
+    ) -> Callable[[], ReviewedImages]:
+        """Return a function that begins the review of rules."""
+        flights: Flights = {}
+        lock = threading.Lock()
+
+        def begin() -> ReviewedImages:
+            review = ImageReview(
+                clients,
+                _now,
+                self.until,
+                trust=self.trust,
+                send=self._logs.send,
+                tenants_send=self._logs.tenants_send,
+                helpers=self._helpers,
+                providers=self.providers,
+            )
+            return ServedReview(review, cache, flights, lock, digests, on_verified)
+
+        return begin
+
+    def of_policies(
+        self,
+        clients: Callable[[RegistryAccess], Client],
+        cache: ImageCache | None,
+        on_verified: OnVerified,
+    ) -> Callable[[], PolicyImages]:
+        """Return a function that begins the review of ImageValidatingPolicies."""
+        logs = self._logs
+        reader = PolicyReader(
+            client=clients,
+            now=_now,
+            until=self.until,
+            trust=PolicyTrust(self.trust, logs.mirror, logs.tenants_mirror),
+            send=logs.send,
+            tenants_send=logs.tenants_send,
+            helpers=self._helpers,
+            providers=self.providers,
+        )
+        return lambda: CachedPolicyReview(reader.begin(), cache, on_verified)
+
+
+def _clients(
+    settings: Settings, send: Exchange, read_secret: ReadSecret | None
+) -> ServedClients:
     home = Path(environment().get("HOME") or "/")
     docker = environment().get("DOCKER_CONFIG")
-    clients = ServedClients(
+    return ServedClients(
         RegistrySettings(
             namespace=settings.namespace,
             secrets=_listed(settings.image_pull_secrets),
             helpers=_listed(settings.registry_credential_helpers),
             insecure=settings.allow_insecure_registry,
         ),
-        send_call,
+        send,
         _user_agent(),
         read_secret,
         DockerConfig(Path(docker) if docker else home / ".docker"),
     )
-    cache = None
-    if folder is not None:
-        options = CacheOptions(
-            folder,
-            settings.image_verify_cache_entries_max,
-            settings.image_verify_cache_ttl_s,
-        )
-        cache = ImageCache(options, lambda event: on_cache((event,)))
-    flights: Flights = {}
-    lock = threading.Lock()
 
-    agent = _user_agent()
-    logs = open_logs(urls, resolve_host, called_host, pace)
-    tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host, pace)
-    send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
 
-    def own_mirror(host: str) -> Fetch:
-        """Return a reader for a host that the operator names."""
-        own = replace(urls, allowed_names=(*urls.allowed_names, host))
-        called = open_logs(own, resolve_host, called_host, pace)
-        return mirror_reader(called, agent)
-
-    # Read for the first signature whose policy names no roots.
-    trust = trust_root(settings, mirror_reader(logs, agent), own_mirror)
-
-    def begin() -> ReviewedImages:
-        review = ImageReview(
-            clients,
-            lambda: datetime.now(UTC),
-            until,
-            trust=trust,
-            send=send,
-            tenants_send=tenants_send,
-            helpers=helpers,
-            providers=providers,
-        )
-        return ServedReview(review, cache, flights, lock, digests, on_verified)
-
-    by_policy = for_policies(clients, settings, send_call, agent)
-    policies = PolicyReader(
-        client=by_policy,
-        now=lambda: datetime.now(UTC),
-        until=until,
-        trust=PolicyTrust(
-            trust, mirror_reader(logs, agent), mirror_reader(tenants_logs, agent)
-        ),
-        send=send,
-        tenants_send=tenants_send,
-        helpers=helpers,
-        providers=providers,
+def _cache(
+    settings: Settings, folder: Path | None, on_cache: Callable[[Labels], None]
+) -> ImageCache | None:
+    if folder is None:
+        return None
+    options = CacheOptions(
+        folder,
+        settings.image_verify_cache_entries_max,
+        settings.image_verify_cache_ttl_s,
     )
+    return ImageCache(options, lambda event: on_cache((event,)))
 
-    def begin_policies() -> PolicyImages:
-        return CachedPolicyReview(policies.begin(), cache, on_verified)
 
-    data = ServedImageData(clients, until)
-    # SAFETY: the author of a namespaced policy can learn the data that is read.
-    own_data = ServedImageData(by_policy, until, RegistryAccess(is_tenants=True))
-    return ServedImages(
-        begin,
-        data,
-        ManifestVerifier(trust, until, providers),
-        begin_policies,
-        RegistryMetadata(data),
-        RegistryMetadata(own_data),
-    )
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _named_hosts(settings: Settings, *rules: UrlRules) -> Iterator[str]:
@@ -228,7 +303,7 @@ def _until_soon(deadline_ns: int) -> int:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def _user_agent() -> str:

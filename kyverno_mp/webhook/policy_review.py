@@ -25,12 +25,7 @@ from kyverno_mp.compiler.cel_kinds.exception_review import (
     condition_problems,
     cost_problem,
 )
-from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
-from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
-from kyverno_mp.compiler.cel_kinds.review import entry_problems
-from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
-from kyverno_mp.compiler.cel_kinds.sizes import too_large
-from kyverno_mp.compiler.cel_kinds.validating_review import refusals
+from kyverno_mp.compiler.cel_kinds.review import entry_problems, refusals, too_large
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.linked_size import why_too_large
@@ -48,7 +43,6 @@ from kyverno_mp.policy.cel_kinds.policies import (
     AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
-    MutatingPolicy,
     decode_cel_policy,
     is_cel_policy,
 )
@@ -203,12 +197,7 @@ class PolicyReview:
                     return allowed(request.uid, self._exception_warnings(namespace))
                 # The other kinds are reviewed above.
                 assert not isinstance(document, GeneratingPolicy)
-                if isinstance(document, MutatingPolicy):
-                    found = mutating_refusals(document)
-                elif isinstance(document, ImageValidatingPolicy):
-                    found = image_refusals(document)
-                else:
-                    found = refusals(document)
+                found = refusals(document)
                 found = found or too_large(document) or self._closed(document)
                 found = found or self._refused_author(request, document)
                 warnings = list(map(": ".join, copy_warnings(document)))
@@ -229,7 +218,7 @@ class PolicyReview:
                 if not isinstance(document, _BACKGROUND):
                     text = f"{request.kind} is not evaluated by this version"
                     return allowed(request.uid, [text])
-                found = background_refusals(document) or self._closed(document)
+                found = refusals(document) or self._closed(document)
                 found = found or self._refused_author(request, document)
                 if isinstance(document, DeletingPolicy) and not found:
                     warnings = list(run_warnings(document))
@@ -346,8 +335,8 @@ def _new_faults(
     """
     faults = condition_problems(document)
     if faults and request.old_object:
-        known = _stored_faults(request.old_object)
-        faults = [fault for fault in faults if fault not in known]
+        stored = _stored_faults(request.old_object)
+        faults = [fault for fault in faults if fault not in stored]
     return "; ".join(f"{one} [{one.code}]" for one in faults)
 
 

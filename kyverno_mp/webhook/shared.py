@@ -124,14 +124,14 @@ class SharedClusterData:
     def image_data(self, reference: str, deadline_ns: int) -> Json:
         """Return the canned data of an image. Raises: ExpressionFailed."""
         del deadline_ns  # nothing here blocks
-        found = _get(self._api_calls, f"IMAGE {reference}")
-        if found is None or "error" in found:
-            reason = found["error"] if found else "no data is given for it"
+        data = _get(self._api_calls, f"IMAGE {reference}")
+        if data is None or "error" in data:
+            reason = data["error"] if data else "no data is given for it"
             raise ExpressionFailed(
                 "context.image",
                 f"failed to fetch image descriptor: {reference}, error: {reason}",
             )
-        return found["data"]
+        return data["data"]
 
     def roles_of(
         self, namespace: str, username: str, groups: Sequence[str]

@@ -43,12 +43,6 @@ from kyverno_mp.telemetry.denials import DenialFile
 from kyverno_mp.telemetry.page import GAUGES, Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
@@ -406,10 +400,7 @@ def _dependencies(
         namespaces=attached.cluster_data,
         live_namespaces=live.namespaces if live else None,
         mutate=SnapshotMutate(policies.mutations, policies.knows),
-        cel=attached.in_cel[VALIDATING_POLICY.segment].planner,
-        cel_mutate=attached.in_cel[MUTATING_POLICY.segment].planner,
-        cel_generate=attached.in_cel[GENERATING_POLICY.segment].planner,
-        cel_images=attached.in_cel[IMAGE_VALIDATING_POLICY.segment].planner,
+        cel={kind: attached.in_cel[kind.segment].planner for kind in LINKS},
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),

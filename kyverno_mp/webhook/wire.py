@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import (
@@ -19,12 +20,8 @@ from kyverno_mp.limits import (
     SLOW_REVIEWS_WAITING_MAX,
 )
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
-from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
-from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.decisions import on_policy_review
@@ -46,7 +43,7 @@ from kyverno_mp.webhook.ports import (
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
-from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.handlers import CelPlanners, handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
@@ -70,10 +67,7 @@ class RoleDependencies:
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
     mutate: Plans[MutationPlan] | None = None
-    cel: Callable[[], CelPlanner | None] | None = None
-    cel_mutate: Callable[[], MutatingPlanner | None] | None = None
-    cel_generate: Callable[[], GeneratingPlanner | None] | None = None
-    cel_images: Callable[[], ImagePlanner | None] | None = None
+    cel: CelPlanners = field(default_factory=dict)
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -115,93 +109,84 @@ class Gauges:
     """Not in GAUGES: the decoded reviews in evaluation or waiting for an audit."""
 
 
+class _Lanes(NamedTuple):
+    """The threads of reviews that can do I/O or take long."""
+
+    slow: Lane
+    images: Lane
+    dry_runs: Lane
+    long: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class _Wired:
+    """What one worker runs beside its event loop."""
+
+    role: RoleDependencies
+    audit_queues: tuple[AuditQueue, AuditQueue]
+    lanes: _Lanes
+    connections: Connections
+
+    def start(self) -> None:
+        """Start the threads that reviews need."""
+        for queue in self.audit_queues:
+            queue.start()
+        if self.role.recording is not None:
+            self.role.recording.start()
+
+    def tick(self) -> None:
+        """Report the depths of the queues."""
+        queues, lanes, connections = self.audit_queues, self.lanes, self.connections
+        arriving, evaluating = connections.arriving, connections.evaluating
+        self.role.tick(
+            Gauges(
+                audit_queue_depth=sum(queue.waiting for queue in queues),
+                audit_queue_dropped=sum(queue.dropped for queue in queues),
+                io_queue_depth=lanes.slow.running,
+                io_queue_dropped=lanes.slow.refused,
+                long_queue_depth=lanes.long.running,
+                long_queue_dropped=lanes.long.refused,
+                image_queue_depth=lanes.images.running + lanes.dry_runs.running,
+                image_queue_dropped=lanes.images.refused + lanes.dry_runs.refused,
+                connections=len(connections.open),
+                connections_ended=connections.ended,
+                held_bytes=arriving.total + evaluating.total,
+                bytes_freed=arriving.freed + evaluating.freed,
+                reviews_bytes=evaluating.total
+                + sum(queue.held_bytes for queue in queues),
+            )
+        )
+
+    def stop(self, left_s: float) -> None:
+        """Stop the threads; what is queued has ``left_s`` to end."""
+        for lane in self.lanes:
+            lane.stop()
+        self.role.reviewers.stop()
+        if self.role.recording is not None:
+            self.role.recording.stop(left_s / 2)
+        until_s = time.monotonic() + left_s
+        unfinished = 0
+        for queue in self.audit_queues:
+            if not queue.stop(max(0.0, until_s - time.monotonic())):
+                unfinished += queue.unfinished
+        if unfinished:
+            _LOG.warning(
+                "audit evaluations were not run before the stop",
+                extra={"fields": {"count": unfinished}},
+            )
+
+
 def wire(
     settings: Settings, loop: asyncio.AbstractEventLoop, role: RoleDependencies
 ) -> Served:
     """Return the objects that the worker serves."""
-    audit_queue, slow_audit_queue = audit_queues = [
-        AuditQueue(
-            settings.audit_queue_max,
-            on_drop=lambda: role.records.error("webhook.audit_queue_full"),
-            on_error=_audit_error_callback(role.records),
-            bytes_max=AUDIT_QUEUE_BYTES_MAX // 2,
-        )
-        for _ in range(2)
-    ]
     long_evaluations = LongEvaluations()
-    slow_lane = Lane(
-        loop,
-        settings.io_threads,
-        SLOW_REVIEWS_WAITING_MAX,
-        time.monotonic_ns,
-        long_evaluations,
-    )
-    image_lane = Lane(
-        loop,
-        settings.image_threads,
-        IMAGE_REVIEWS_WAITING_MAX,
-        time.monotonic_ns,
-        long_evaluations,
-        is_shared=True,
-    )
-    dry_run_lane = Lane(
-        loop,
-        DRY_RUN_REVIEW_THREADS,
-        IMAGE_REVIEWS_WAITING_MAX,
-        time.monotonic_ns,
-        long_evaluations,
-        is_shared=True,
-    )
-    long_lane = Lane(
-        loop,
-        LONG_REVIEW_THREADS,
-        SLOW_REVIEWS_WAITING_MAX,
-        time.monotonic_ns,
-        long_evaluations,
-    )
-    service = Service(
-        Dependencies(
-            records=role.records,
-            monotonic_ns=time.monotonic_ns,
-            timeout_ns=int(settings.webhook_timeout_s * 1e9),
-            audit_annotations=settings.audit_annotations,
-            filters=role.filters,
-            protection=(
-                Protection(settings.namespace)
-                if settings.protect_managed_resources
-                else None
-            ),
-            roles=role.roles,
-            namespaces=role.namespaces,
-            live_namespaces=role.live_namespaces,
-            audit_queue=audit_queue,
-            slow_audit_queue=slow_audit_queue,
-            sink=role.sink,
-            triggers=role.triggers,
-            unproved_triggers=role.unproved_triggers,
-            results=role.results,
-            background_user=role.background_user,
-            recording=role.recording,
-            slow_lane=slow_lane,
-            image_lane=image_lane,
-            dry_run_lane=dry_run_lane,
-            long_lane=long_lane,
-            long_evaluations=long_evaluations,
-            top_kind=role.top_kind,
-            registries=role.registries,
-        ),
-        handlers_of(
-            role.evaluate,
-            role.mutate,
-            role.cel,
-            role.cel_mutate,
-            role.cel_generate,
-            role.cel_images,
-        ),
-    )
+    lanes = _lanes(settings, loop, long_evaluations)
+    audit_queues = (_audit_queue(settings, role), _audit_queue(settings, role))
+    dependencies = _dependencies(settings, role, audit_queues, lanes, long_evaluations)
     connections = Connections(
         loop,
-        service,
+        Service(dependencies, handlers_of(role.evaluate, role.mutate, role.cel)),
         make_app(role.is_ready, _review_options(settings, role.view), role.reviewers),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
@@ -209,52 +194,84 @@ def wire(
         peers=role.peers,
         callers=role.callers,
     )
+    wired = _Wired(role, audit_queues, lanes, connections)
+    wired.start()
+    return Served(
+        connections=connections,
+        certificates=role.certificates,
+        tick=wired.tick,
+        stop=wired.stop,
+    )
 
-    def tick() -> None:
-        role.tick(
-            Gauges(
-                audit_queue_depth=sum(one.waiting for one in audit_queues),
-                audit_queue_dropped=sum(one.dropped for one in audit_queues),
-                io_queue_depth=slow_lane.running,
-                io_queue_dropped=slow_lane.refused,
-                long_queue_depth=long_lane.running,
-                long_queue_dropped=long_lane.refused,
-                image_queue_depth=image_lane.running + dry_run_lane.running,
-                image_queue_dropped=image_lane.refused + dry_run_lane.refused,
-                connections=len(connections.open),
-                connections_ended=connections.ended,
-                held_bytes=connections.arriving.total + connections.evaluating.total,
-                bytes_freed=connections.arriving.freed + connections.evaluating.freed,
-                reviews_bytes=connections.evaluating.total
-                + sum(one.held_bytes for one in audit_queues),
-            )
+
+def _lanes(
+    settings: Settings,
+    loop: asyncio.AbstractEventLoop,
+    long_evaluations: LongEvaluations,
+) -> _Lanes:
+    def lane(threads: int, waiting_max: int, *, is_shared: bool = False) -> Lane:
+        return Lane(
+            loop,
+            threads,
+            waiting_max,
+            time.monotonic_ns,
+            long_evaluations,
+            is_shared=is_shared,
         )
 
-    def stop(left_s: float) -> None:
-        slow_lane.stop()
-        image_lane.stop()
-        dry_run_lane.stop()
-        long_lane.stop()
-        role.reviewers.stop()
-        if role.recording is not None:
-            role.recording.stop(left_s / 2)
-        until_s = time.monotonic() + left_s
-        unfinished = 0
-        for one in audit_queues:
-            if not one.stop(max(0.0, until_s - time.monotonic())):
-                unfinished += one.unfinished
-        if unfinished:
-            _LOG.warning(
-                "audit evaluations were not run before the stop",
-                extra={"fields": {"count": unfinished}},
-            )
+    return _Lanes(
+        slow=lane(settings.io_threads, SLOW_REVIEWS_WAITING_MAX),
+        images=lane(settings.image_threads, IMAGE_REVIEWS_WAITING_MAX, is_shared=True),
+        dry_runs=lane(
+            DRY_RUN_REVIEW_THREADS, IMAGE_REVIEWS_WAITING_MAX, is_shared=True
+        ),
+        long=lane(LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX),
+    )
 
-    for one in audit_queues:
-        one.start()
-    if role.recording is not None:
-        role.recording.start()
-    return Served(
-        connections=connections, certificates=role.certificates, tick=tick, stop=stop
+
+def _audit_queue(settings: Settings, role: RoleDependencies) -> AuditQueue:
+    return AuditQueue(
+        settings.audit_queue_max,
+        on_drop=lambda: role.records.error("webhook.audit_queue_full"),
+        on_error=_audit_error_callback(role.records),
+        bytes_max=AUDIT_QUEUE_BYTES_MAX // 2,
+    )
+
+
+def _dependencies(
+    settings: Settings,
+    role: RoleDependencies,
+    audit_queues: tuple[AuditQueue, AuditQueue],
+    lanes: _Lanes,
+    long_evaluations: LongEvaluations,
+) -> Dependencies:
+    audit_queue, slow_audit_queue = audit_queues
+    is_protected = settings.protect_managed_resources
+    return Dependencies(
+        records=role.records,
+        monotonic_ns=time.monotonic_ns,
+        timeout_ns=int(settings.webhook_timeout_s * 1e9),
+        audit_annotations=settings.audit_annotations,
+        filters=role.filters,
+        protection=Protection(settings.namespace) if is_protected else None,
+        roles=role.roles,
+        namespaces=role.namespaces,
+        live_namespaces=role.live_namespaces,
+        audit_queue=audit_queue,
+        slow_audit_queue=slow_audit_queue,
+        sink=role.sink,
+        triggers=role.triggers,
+        unproved_triggers=role.unproved_triggers,
+        results=role.results,
+        background_user=role.background_user,
+        recording=role.recording,
+        slow_lane=lanes.slow,
+        image_lane=lanes.images,
+        dry_run_lane=lanes.dry_runs,
+        long_lane=lanes.long,
+        long_evaluations=long_evaluations,
+        top_kind=role.top_kind,
+        registries=role.registries,
     )
 
 

@@ -18,7 +18,7 @@ from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
-from kyverno_mp.compiler.cel_kinds.index import encode_validating_policy
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -104,7 +104,7 @@ def test_apply_and_webhook_agree_on_cel_policies(case: Case, tmp_path: Path) -> 
         exceptions = load_exceptions(test.paths("exceptions")).of_cel
         compiled = compile_cel(found, exceptions, Compiled())
         content = PoliciesWriter().encode(
-            [encode_validating_policy(one) for one in compiled],
+            [encode_cel_policy(one) for one in compiled],
             generation=1,
             salt=os.urandom(16),
             segment=VALIDATING_POLICY.segment,

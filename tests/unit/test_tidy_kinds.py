@@ -29,9 +29,9 @@ TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
     "ClusterPolicy": 53,
     "ClusterCleanupPolicy": 12,
-    "ValidatingPolicy": 50,
-    "MutatingPolicy": 54,
-    "ImageValidatingPolicy": 35,
+    "ValidatingPolicy": 48,
+    "MutatingPolicy": 53,
+    "ImageValidatingPolicy": 34,
     "GeneratingPolicy": 42,
     "DeletingPolicy": 26,
 }

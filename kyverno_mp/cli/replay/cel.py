@@ -12,28 +12,25 @@ because their conditions may read any field.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kyverno_mp.cli.sources.compiled import Compiled, compile_cel, compile_others
 from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.compiler.cel_kinds.index import (
-    encode_mutating_policy,
-    encode_validating_policy,
-)
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.cel_sources import mutating_source, validating_source
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.program.validating_policy.scans import expressions_of
-from kyverno_mp.snapshot.cel_segments import CelSegment
+from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
+from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 
 _NAMESPACE_OBJECT: Final = "namespaceObject"
 _SALT: Final = bytes(16)
@@ -67,7 +64,7 @@ class _Planner:
 
     def __init__(
         self,
-        planner: CelPlanner | MutatingPlanner,
+        planner: Any,
         candidates: Callable[[Request, str, Pace | None], Iterable[Any]],
         names_of: Callable[[str, frozenset[str]], frozenset[str]],
         current: "CelReplay",
@@ -117,39 +114,36 @@ class CelReplay:
         """Return the candidates that read more of a Namespace than its labels."""
         return [key for key in self.candidates if key in self._reading]
 
-    def validating(self, engine: Engine) -> Callable[[], CelPlanner]:
-        """Return a function for the planner of ValidatingPolicies."""
-        content = PoliciesWriter().encode(
-            [encode_validating_policy(one) for one in self._policies.validating],
-            generation=1,
-            salt=_SALT,
-            segment=VALIDATING_POLICY.segment,
-        )
-        segment = CelSegment(
-            Segment.from_bytes(content, VALIDATING_POLICY.segment), ValidatingPolicyIR
-        )
-        source = validating_source(engine, segment, segment.record)
-        planner = CelPlanner(engine, source, lambda _key: True)
-        known = self._policies.validating
-        made = _Planner(planner, source.candidates, self._names(known), self)
-        return lambda: cast("CelPlanner", made)
+    def planners(self, engine: Engine) -> dict[PolicyKind, Callable[[], Any]]:
+        """Return functions for the planners of the kinds that are replayed."""
+        return {
+            VALIDATING_POLICY: self._planner(
+                engine, VALIDATING_POLICY, self._policies.validating
+            ),
+            MUTATING_POLICY: self._planner(
+                engine, MUTATING_POLICY, self._policies.mutating
+            ),
+        }
 
-    def mutating(self, engine: Engine) -> Callable[[], MutatingPlanner]:
-        """Return a function for the planner of MutatingPolicies."""
+    def _planner(
+        self, engine: Engine, kind: PolicyKind, policies: Sequence[AnyIR]
+    ) -> Callable[[], Any]:
         content = PoliciesWriter().encode(
-            [encode_mutating_policy(one) for one in self._policies.mutating],
+            [encode_cel_policy(each) for each in policies],
             generation=1,
             salt=_SALT,
-            segment=MUTATING_POLICY.segment,
+            segment=kind.segment,
         )
-        segment = CelSegment(
-            Segment.from_bytes(content, MUTATING_POLICY.segment), MutatingPolicyIR
+        linked = LINKS[kind](
+            LinkContext(engine),
+            Segment.from_bytes(content, kind.segment),
+            lambda _key: True,
         )
-        source = mutating_source(engine, segment, segment.record)
-        planner = MutatingPlanner(engine, source, lambda _key: True)
-        known = self._policies.mutating
-        made = _Planner(planner, source.candidates, self._names(known), self)
-        return lambda: cast("MutatingPlanner", made)
+        source: Any = linked.sources[0]
+        planner = _Planner(
+            linked.planner, source.candidates, self._names(policies), self
+        )
+        return lambda: planner
 
     def _names(
         self, policies: Sequence[AnyIR]
@@ -172,7 +166,4 @@ class CelReplay:
 
 
 def _reads_namespace(ir: AnyIR) -> bool:
-    texts = (
-        expressions_of(ir) if isinstance(ir, ValidatingPolicyIR) else mutating_texts(ir)
-    )
-    return any(_NAMESPACE_OBJECT in one.text for one in texts)
+    return any(_NAMESPACE_OBJECT in each.text for each in expressions_of(ir))

@@ -187,8 +187,7 @@ class Replayer:
             handlers_of(
                 SnapshotEvaluate(lambda: planner),
                 SnapshotMutate(lambda: mutations),
-                cel=self.cel.validating(self._engine),
-                cel_mutate=self.cel.mutating(self._engine),
+                cel=self.cel.planners(self._engine),
             ),
         )
 

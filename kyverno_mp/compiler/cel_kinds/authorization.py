@@ -127,18 +127,18 @@ def refusals_of(raw: dict[str, Json]) -> list[str]:
 
 def faults(document: AuthorizationPolicy | CelPolicyException) -> Iterator[Problem]:
     """Yield the problems of the expressions of a policy or an exception."""
-    found: Iterable[Problem] = ()
+    problems: Iterable[Problem] = ()
     if isinstance(document, CelPolicyException):
         builder = _Builder(document.spec.evaluation_mode)
         builder.environment.records = builder.mode.records(_AnyVariable())
         compile_exception(document, builder)
-        found = builder.problems
+        problems = builder.problems
     else:
         try:
             compile_authorization(document)
         except DocumentInvalid as error:
-            found = error.problems
-    yield from map(located_fault, found)
+            problems = error.problems
+    yield from map(located_fault, problems)
 
 
 class _AnyVariable(dict[str, Type]):

@@ -70,16 +70,16 @@ _BUILDERS: Final = {
 
 def exception_faults(document: CelPolicyException) -> list[Problem]:
     """Return the errors in the expressions, for each kind of policy that it names."""
-    found = list(_form_faults(document))
+    faults = list(_form_faults(document))
     for kind in _kinds_of(document):
         builder = _BUILDERS[kind]("")
         try:
             with for_exception():
                 compile_exception(document, builder)
         except PolicyInvalid:
-            return found  # its cost is reported when it is reviewed
-        found += map(located_fault, builder.problems)
-    return list(dict.fromkeys(found))
+            return faults  # its cost is reported when it is reviewed
+        faults += map(located_fault, builder.problems)
+    return list(dict.fromkeys(faults))
 
 
 def _kinds_of(document: CelPolicyException) -> list[str]:

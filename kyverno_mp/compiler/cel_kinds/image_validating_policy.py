@@ -13,21 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Final
 
-import msgspec
-
 from kyverno_mp.compiler.admission_policy import build_constraints
 from kyverno_mp.compiler.autogen.cel import copies_of
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    BOOL,
     NAMES,
     Builder,
+    Unusable,
     compile_exceptions,
-    is_on,
-    key_of,
-    names_policy,
-    problems_of_exceptions,
+    naming,
+    policy_of,
+    refuse,
+    usable,
 )
-from kyverno_mp.compiler.described import describe
-from kyverno_mp.errors import Where
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
@@ -36,7 +34,7 @@ from kyverno_mp.expr.cel.functions.kyverno.image_verification import with_contex
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import Type, list_of, map_of
-from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.ir.image_policies import (
     AccessIR,
     AttestationIR,
@@ -50,7 +48,6 @@ from kyverno_mp.ir.image_policies import (
     TextIR,
     TufIR,
 )
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     CosignAttestor,
     GivenText,
@@ -62,7 +59,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, CelPolicyException
 from kyverno_mp.policy.fields.meta import NamedExpression
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.glob import Glob
 from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
@@ -87,7 +84,6 @@ EXCEPTION_NAMES: Final = {
 calls."""
 _LIBRARY: Final = partial(kyverno_library, kind=IMAGE_VALIDATING_POLICY.name)
 _LISTS: Final = (list_of(types.STRING), types.DYN, list_of(types.DYN))
-_BOOL: Final = (types.BOOL,)
 
 
 def compile_image_policy(
@@ -97,18 +93,14 @@ def compile_image_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
-    compiled, unusable = compile_with_exceptions(document, exceptions)
-    if unusable:
-        problems = problems_of_exceptions(unusable)
-        raise DocumentInvalid(problems, Where(policy=key_of(document)))
-    return compiled
+    return usable(document, *compile_with_exceptions(document, exceptions))
 
 
 def compile_with_exceptions(
     document: ImageValidatingPolicy,
     exceptions: Iterable[CelPolicyException] = (),
     names: dict[str, Type] | None = None,
-) -> tuple[ImageValidatingPolicyIR, list[tuple[str, Problem]]]:
+) -> tuple[ImageValidatingPolicyIR, Unusable]:
     """Compile a policy with the exceptions that compile.
 
     Also return the problems of the other exceptions, as compile_with_exceptions in
@@ -120,33 +112,30 @@ def compile_with_exceptions(
         builder = _builder(document)
         bodies.append(builder.image_body(copy, spec))
         problems += builder.problems
-    if problems:
-        raise DocumentInvalid(
-            list(dict.fromkeys(problems)), Where(policy=key_of(document))
-        )
+    refuse(document, problems)
     attached, unusable = compile_exceptions(
-        (exception for exception in exceptions if names_policy(exception, document)),
+        naming(exceptions, document),
         lambda: _builder(document, names).declared(builder),
     )
-    given = document.spec.validation_configurations
+    checks = document.spec.validation_configurations
     compiled = ImageValidatingPolicyIR(
-        policy=_policy(document),
+        policy=policy_of(document),
         bodies=tuple(bodies),
         exceptions=attached,
         actions=document.spec.validation_actions or ("Deny",),
         is_json=document.mode == JSON_MODE,
-        pins=given is None or given.mutate_digest,
-        needs_digests=given is not None and given.verify_digest,
-        needs_verification=given is not None and given.required,
+        pins=checks is None or checks.mutate_digest,
+        needs_digests=checks is not None and checks.verify_digest,
+        needs_verification=checks is not None and checks.required,
     )
     return compiled, unusable
 
 
-def expression_problems(document: ImageValidatingPolicy) -> Iterator[Problem]:
-    """Yield the problems of all expressions in the policy, without its copies."""
+def expression_problems(document: ImageValidatingPolicy) -> list[Problem]:
+    """Return the problems of all expressions in the policy, without its copies."""
     builder = _builder(document)
     builder.image_body("", document.spec)
-    yield from builder.problems
+    return builder.problems
 
 
 def _builder(
@@ -154,16 +143,6 @@ def _builder(
 ) -> "_ImageBuilder":
     own = _JSON_NAMES if document.mode == JSON_MODE else IMAGE_NAMES
     return _ImageBuilder(document.metadata.namespace, names or own, _LIBRARY)
-
-
-def _policy(document: ImageValidatingPolicy) -> PolicyIR:
-    evaluation = document.spec.evaluation
-    return msgspec.structs.replace(
-        describe(document.kind, document.metadata, document.metadata.namespace),
-        failure_policy=document.spec.failure_policy,
-        admission=evaluation is None or is_on(evaluation.admission),
-        background=evaluation is None or is_on(evaluation.background),
-    )
 
 
 @cache
@@ -185,10 +164,10 @@ class _ImageBuilder(Builder):
         extractors = tuple(self._extractors(spec.images))
         variables = self.variables(spec.variables)
         attestors = tuple(
-            self._attestor(given, f"spec.attestors[{index}]")
-            for index, given in enumerate(spec.attestors)
+            self._attestor(attestor, f"spec.attestors[{index}]")
+            for index, attestor in enumerate(spec.attestors)
         )
-        given = spec.credentials
+        credentials = spec.credentials
         return ImageBodyIR(
             copy=copy,
             constraints=build_constraints(spec.match_constraints),
@@ -205,53 +184,39 @@ class _ImageBuilder(Builder):
                 )
                 for attestation in spec.attestations
             ),
-            validations=self._validations(spec),
-            annotations=self._annotations(spec),
+            validations=self.validations(spec.validations),
+            annotations=self.annotations(spec.audit_annotations),
             access=None
-            if given is None
+            if credentials is None
             else AccessIR(
-                given.allow_insecure_registry, given.providers, given.secrets
+                credentials.allow_insecure_registry,
+                credentials.providers,
+                credentials.secrets,
             ),
         )
 
     def compiled(
-        self, text: str, path: str, wanted: Sequence[Type] = ()
+        self, text: str, path: str, expected: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
         """Compile an expression of one of these types; () allows any type."""
-        expression, found = super().compiled(text, path, wanted)
-        return with_context(expression), found
-
-    def _validations(
-        self, spec: ImageValidatingPolicySpec
-    ) -> tuple[CelValidationIR, ...]:
-        return tuple(
-            self.validation(given, f"spec.validations[{index}]")
-            for index, given in enumerate(spec.validations)
-        )
-
-    def _annotations(
-        self, spec: ImageValidatingPolicySpec
-    ) -> tuple[NamedExpressionIR, ...]:
-        return tuple(
-            self.annotation(given, f"spec.auditAnnotations[{index}]")
-            for index, given in enumerate(spec.audit_annotations)
-        )
+        expression, kind = super().compiled(text, path, expected)
+        return with_context(expression), kind
 
     def _references(
-        self, given: Sequence[MatchImageReference]
+        self, references: Sequence[MatchImageReference]
     ) -> Iterator[ImageReferenceIR]:
         own, self.environment = (
             self.environment,
             Environment({"ref": types.STRING}, library=_reference_library()),
         )
-        for index, one in enumerate(given):
+        for index, reference in enumerate(references):
             path = f"spec.matchImageReferences[{index}]"
-            if one.glob:
-                yield self._glob(one.glob, f"{path}.glob")
-            elif one.expression:
-                place = f"{path}.expression"
-                found, _ = self.compiled(one.expression, place, _BOOL)
-                yield ImageReferenceIR(expression=found)
+            if reference.glob:
+                yield self._glob(reference.glob, f"{path}.glob")
+            elif reference.expression:
+                field = f"{path}.expression"
+                compiled, _ = self.compiled(reference.expression, field, BOOL)
+                yield ImageReferenceIR(expression=compiled)
             else:
                 self.refused("", path, "either glob or expression must be set")
         self.environment = own
@@ -264,15 +229,15 @@ class _ImageBuilder(Builder):
         return ImageReferenceIR(glob=pattern)
 
     def _extractors(
-        self, given: Sequence[NamedExpression]
+        self, extractors: Sequence[NamedExpression]
     ) -> Iterator[NamedExpressionIR]:
-        for index, one in enumerate(given):
+        for index, extractor in enumerate(extractors):
             path = f"spec.images[{index}].expression"
-            expression, found = self.compiled(one.expression, path)
-            if expression.node is not None and found not in _LISTS:
+            expression, kind = self.compiled(extractor.expression, path)
+            if expression.node is not None and kind not in _LISTS:
                 reason = "output is expected to be of type list"
-                expression = self.refused(one.expression, path, reason)
-            yield NamedExpressionIR(one.name, expression)
+                expression = self.refused(extractor.expression, path, reason)
+            yield NamedExpressionIR(extractor.name, expression)
 
     def _attestor(self, policy_attestor: PolicyAttestor, path: str) -> AttestorIR:
         notary = policy_attestor.notary
@@ -344,17 +309,17 @@ class _ImageBuilder(Builder):
         self, keyless: PolicyKeyless, path: str
     ) -> tuple[Expression | None, ...]:
         """Compile the subjects that are computed: one entry for each identity."""
-        found: list[Expression | None] = []
-        for index, one in enumerate(keyless.identities):
-            place = f"{path}.cosign.keyless.identities[{index}].subjectExpression"
-            text = one.subject_expression
+        subjects: list[Expression | None] = []
+        for index, identity in enumerate(keyless.identities):
+            field = f"{path}.cosign.keyless.identities[{index}].subjectExpression"
+            text = identity.subject_expression
             # SAFETY: the computed pattern would replace the other criterion.
-            other = "subjectRegExp" if one.subject_reg_exp else "subject"
-            if text and (one.subject_reg_exp or one.subject):
+            other = "subjectRegExp" if identity.subject_reg_exp else "subject"
+            if text and (identity.subject_reg_exp or identity.subject):
                 reason = f"subjectExpression and {other} cannot both be set"
-                self.refused(text, place, reason)
-            found.append(self.compiled(text, place)[0] if text else None)
-        return tuple(found) if any(found) else ()
+                self.refused(text, field, reason)
+            subjects.append(self.compiled(text, field)[0] if text else None)
+        return tuple(subjects) if any(subjects) else ()
 
     def _text(self, given_text: GivenText | None, path: str) -> TextIR | None:
         """Compile a text; an expression takes precedence and can have any type."""

@@ -1,6 +1,6 @@
 """Choose the index keys of a CEL policy, and encode it once for publication.
 
-Room: compiler. Takes: ValidatingPolicyIR, MutatingPolicyIR. Gives: EncodedPolicy. Next:
+Room: compiler. Takes: the IR of a policy in CEL. Gives: EncodedPolicy. Next:
 snapshot/cel_segments.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
@@ -11,7 +11,7 @@ policies that do not match, but never misses one that does.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -36,28 +36,42 @@ from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
 
+CelPolicyIR: TypeAlias = (
+    ValidatingPolicyIR
+    | MutatingPolicyIR
+    | GeneratingPolicyIR
+    | ImageValidatingPolicyIR
+    | AuthorizationPolicyIR
+)
 _ANY: Final = "*"
 
 
-def encode_validating_policy(compiled: ValidatingPolicyIR) -> EncodedPolicy:
-    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
-
-    A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
-    """
-    bodies = () if compiled.is_json else compiled.bodies
-    return _encoded(compiled, [body.constraints for body in bodies])
-
-
-def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
+def encode_cel_policy(compiled: CelPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored."""
-    return _encoded(compiled, [body.constraints for body in compiled.bodies])
+    policy = compiled.policy
+    try:
+        content = pack_parts([msgspec.msgpack.encode(compiled)])
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        where = Where(policy=policy.key)
+        raise PolicyInvalid("compiler.encode", str(error), where) from error
+    constraints = _constraints_of(compiled) if policy.admission else ()
+    entries = tuple(_entries(policy, constraints))
+    sizes = exception_sizes(compiled.exceptions)
+    return EncodedPolicy(policy.key, content, (entries,), is_cel=True, exceptions=sizes)
 
 
-def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
-    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
+def _constraints_of(compiled: CelPolicyIR) -> Sequence[ConstraintsIR | None]:
+    """Return the constraints of all copies of a policy, for its keys.
 
-    A policy that synchronises is looked up for every operation on its trigger.
+    A policy in evaluation mode JSON has none: its payloads are not cluster objects. Nor
+    has an authorizer's, which evaluates all of its policies for each request. One that
+    synchronises is looked up for every operation on its trigger.
     """
+    if isinstance(compiled, AuthorizationPolicyIR):
+        return []
+    if not isinstance(compiled, GeneratingPolicyIR):
+        is_json = not isinstance(compiled, MutatingPolicyIR) and compiled.is_json
+        return [] if is_json else [body.constraints for body in compiled.bodies]
     constraints = compiled.constraints
     if compiled.synchronizes and constraints is not None:
         rules = tuple(
@@ -65,43 +79,7 @@ def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
             for rule in constraints.rules
         )
         constraints = msgspec.structs.replace(constraints, rules=rules)
-    return _encoded(compiled, [constraints])
-
-
-def encode_image_policy(compiled: ImageValidatingPolicyIR) -> EncodedPolicy:
-    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
-
-    A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
-    """
-    bodies = () if compiled.is_json else compiled.bodies
-    return _encoded(compiled, [body.constraints for body in bodies])
-
-
-def encode_authorization(compiled: AuthorizationPolicyIR) -> EncodedPolicy:
-    """Encode one policy. Raises: PolicyInvalid if it cannot be stored.
-
-    It has no keys: an authorizer evaluates all of its policies for each request.
-    """
-    return _encoded(compiled, ())
-
-
-def _encoded(
-    compiled: AuthorizationPolicyIR
-    | ValidatingPolicyIR
-    | MutatingPolicyIR
-    | GeneratingPolicyIR
-    | ImageValidatingPolicyIR,
-    constraints: Sequence[ConstraintsIR | None],
-) -> EncodedPolicy:
-    policy = compiled.policy
-    try:
-        content = pack_parts([msgspec.msgpack.encode(compiled)])
-    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-        where = Where(policy=policy.key)
-        raise PolicyInvalid("compiler.encode", str(error), where) from error
-    entries = tuple(_entries(policy, constraints)) if policy.admission else ()
-    sizes = exception_sizes(compiled.exceptions)
-    return EncodedPolicy(policy.key, content, (entries,), is_cel=True, exceptions=sizes)
+    return [constraints]
 
 
 def _entries(
@@ -143,6 +121,6 @@ def _rule_keys(rule: ResourceRuleIR) -> Iterator[tuple[KindIR, str]]:
                 yield kind, ANY_OPERATION if operation == _ANY else operation
 
 
-def _unlike(given: tuple[str, ...]) -> tuple[str, ...]:
+def _unlike(values: tuple[str, ...]) -> tuple[str, ...]:
     """Return the values without duplicates, or only ``*`` if it is one of them."""
-    return (_ANY,) if _ANY in given else tuple(dict.fromkeys(given))
+    return (_ANY,) if _ANY in values else tuple(dict.fromkeys(values))

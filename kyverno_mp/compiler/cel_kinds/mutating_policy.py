@@ -14,16 +14,17 @@ import msgspec
 
 from kyverno_mp.compiler.admission_policy import build_constraints
 from kyverno_mp.compiler.autogen.mutating import copies_of
-from kyverno_mp.compiler.cel_kinds.policies import GENERATING_NAMES, opted_in, refuse
+from kyverno_mp.compiler.cel_kinds.policies import GENERATING_NAMES, opted_in
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
+    Unusable,
     compile_exception,
     compile_exceptions,
-    is_on,
-    names_policy,
+    naming,
+    policy_of,
     problems_of_exceptions,
+    refuse,
 )
-from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel import types
@@ -38,11 +39,9 @@ from kyverno_mp.expr.cel.patches import (
 from kyverno_mp.expr.cel.types import Type, map_of
 from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR, TargetsIR
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, MutatingPolicySpec
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
-from kyverno_mp.policy.problems import Problem
 
 _OBJECT: Final = map_of(types.STRING, types.ANY)
 _NOT_OF_TARGETS: Final = ("request", "oldObject", "namespaceObject")
@@ -57,11 +56,9 @@ def compile_mutating_policy(
     """
     builder, bodies = _compiled_bodies(document)
     attached = tuple(
-        _of_exception(exception, builder)
-        for exception in exceptions
-        if names_policy(exception, document)
+        _of_exception(exception, builder) for exception in naming(exceptions, document)
     )
-    refuse(builder, document)
+    refuse(document, builder.problems)
     return _policy_of(document, bodies, attached)
 
 
@@ -77,18 +74,16 @@ def compile_mutating_with_exceptions(
     document: MutatingPolicy,
     exceptions: Iterable[CelPolicyException],
     names: dict[str, Type],
-) -> tuple[MutatingPolicyIR, list[tuple[str, Problem]]]:
+) -> tuple[MutatingPolicyIR, Unusable]:
     """Compile a policy with the exceptions that compile.
 
-    Also return the problems of the other exceptions, each with the exception's key: in
-    a service the author of an exception must not be able to revoke another user's
-    policy. ``names``: the variables of the exceptions' conditions.
-    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    Also return the problems of the others, as ``compile_with_exceptions`` in
+    validating_policy.py. Raises: DocumentInvalid.
     """
     builder, bodies = _compiled_bodies(document)
-    refuse(builder, document)
+    refuse(document, builder.problems)
     attached, unusable = compile_exceptions(
-        (exception for exception in exceptions if names_policy(exception, document)),
+        naming(exceptions, document),
         lambda: Builder(document.metadata.namespace, names, mutating_library),
     )
     return _policy_of(document, bodies, attached), unusable
@@ -113,7 +108,7 @@ def _policy_of(
     evaluation = document.spec.evaluation
     targets = _targets(document)
     return MutatingPolicyIR(
-        policy=_policy(document),
+        policy=policy_of(document),
         bodies=tuple(bodies),
         exceptions=attached,
         targets=targets,
@@ -149,11 +144,8 @@ def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBody
     # KYVERNO: variables are declared first, so match conditions can use them.
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.match_conditions)
-    given = spec.target_match_conditions
-    target_conditions = builder.conditions(given, "spec.targetMatchConditions")
-    annotations = tuple(
-        builder.annotation(one, f"spec.auditAnnotations[{index}]")
-        for index, one in enumerate(spec.audit_annotations)
+    target_conditions = builder.conditions(
+        spec.target_match_conditions, "spec.targetMatchConditions"
     )
     return MutatingBodyIR(
         copy=copy,
@@ -161,33 +153,33 @@ def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBody
         conditions=conditions,
         variables=variables,
         mutations=tuple(_mutations(builder, spec)),
-        annotations=annotations,
+        annotations=builder.annotations(spec.audit_annotations),
         target_conditions=target_conditions,
     )
 
 
 def _mutations(builder: Builder, spec: MutatingPolicySpec) -> Iterable[MutationIR]:
     """Compile the mutations; one without the expression of its type is a no-op."""
-    for index, given in enumerate(spec.mutations):
-        is_json_patch = given.patch_type == "JSONPatch"
-        body = given.json_patch if is_json_patch else given.apply_configuration
+    for index, mutation in enumerate(spec.mutations):
+        is_json_patch = mutation.patch_type == "JSONPatch"
+        body = mutation.json_patch if is_json_patch else mutation.apply_configuration
         if body is None:
             continue
         field = "jsonPatch" if is_json_patch else "applyConfiguration"
-        wanted = OPERATIONS if is_json_patch else CONFIGURATION
+        expected = OPERATIONS if is_json_patch else CONFIGURATION
         path = f"spec.mutations[{index}].{field}.expression"
-        expression, _ = builder.compiled(body.expression, path, (wanted,))
+        expression, _ = builder.compiled(body.expression, path, (expected,))
         yield MutationIR(expression, is_json_patch)
 
 
 def _targets(document: MutatingPolicy) -> TargetsIR | None:
-    given = document.spec.target_match_constraints
-    if given is None:
+    targets = document.spec.target_match_constraints
+    if targets is None:
         return None
-    constraints = build_constraints(given) or ConstraintsIR()
-    if not given.expression:
+    constraints = build_constraints(targets) or ConstraintsIR()
+    if not targets.expression:
         return TargetsIR(constraints)
-    return TargetsIR(constraints, _target_expression(document, given.expression))
+    return TargetsIR(constraints, _target_expression(document, targets.expression))
 
 
 def _target_expression(document: MutatingPolicy, text: str) -> Expression:
@@ -201,19 +193,9 @@ def _target_expression(document: MutatingPolicy, text: str) -> Expression:
         if name not in _NOT_OF_TARGETS
     }
     try:
-        expression, found = compile_expression(text, environment)
+        expression, kind = compile_expression(text, environment)
     except ExpressionInvalid as error:
         return Expression(text, error=error.message)
-    if found != _OBJECT:
+    if kind != _OBJECT:
         return Expression(text, error="output type must be a map")
     return expression
-
-
-def _policy(document: MutatingPolicy) -> PolicyIR:
-    evaluation = document.spec.evaluation
-    return msgspec.structs.replace(
-        describe(document.kind, document.metadata, document.metadata.namespace),
-        failure_policy=document.spec.failure_policy,
-        admission=evaluation is None or is_on(evaluation.admission),
-        background=evaluation is None or is_on(evaluation.background),
-    )

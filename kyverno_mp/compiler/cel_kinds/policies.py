@@ -17,40 +17,37 @@ import msgspec
 from kyverno_mp.compiler.admission_policy import build_constraints
 from kyverno_mp.compiler.cel_kinds.template import compile_template
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    BOOL,
     EXCEPTION_NAMES,
     NAMES,
     Builder,
+    Unusable,
     compile_exceptions,
     is_on,
-    key_of,
-    names_policy,
+    naming,
     problems_of_exceptions,
+    refuse,
+    usable,
 )
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.effects import effects_of
-from kyverno_mp.errors import Where
-from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.types import Type, object_type, opaque_type
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
-from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.ir.cel_policies import (
     DeletingPolicyIR,
     GeneratingPolicyIR,
     GenerationIR,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
-    AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
     Generation,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException, Enabled
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, GENERATING_POLICY
 
-BOOL: Final = (types.BOOL,)
 GENERATING_NAMES: Final[dict[str, Type]] = {
     **NAMES,
     "generator": opaque_type("generator.Context"),
@@ -64,7 +61,7 @@ _DELETING_NAMES: Final[dict[str, Type]] = {
     "exceptions": object_type("compiler.Exception"),
 }
 EXCEPTION_NAMES_OF_DELETING: Final = {
-    name: found for name, found in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
+    name: kind for name, kind in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
 }
 """Variables in an exception's conditions in a service, like EXCEPTION_NAMES."""
 _DELETING: Final = partial(kyverno_library, kind=DELETING_POLICY.name)
@@ -77,18 +74,14 @@ def compile_generating_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
-    compiled, unusable = compile_generating_with(document, exceptions, None)
-    if unusable:
-        problems = problems_of_exceptions(unusable)
-        raise DocumentInvalid(problems, Where(policy=key_of(document)))
-    return compiled
+    return usable(document, *compile_generating_with(document, exceptions, None))
 
 
 def compile_generating_with(
     document: GeneratingPolicy,
     exceptions: Iterable[CelPolicyException],
     exception_names: dict[str, Type] | None,
-) -> tuple[GeneratingPolicyIR, list[tuple[str, Problem]]]:
+) -> tuple[GeneratingPolicyIR, Unusable]:
     """Compile a policy with the exceptions that compile.
 
     Also return the problems of the other exceptions, each with the exception's key.
@@ -100,8 +93,8 @@ def compile_generating_with(
     conditions = builder.conditions(spec.match_conditions)
     variables = builder.variables(spec.variables)
     generations = _generations(builder, document)
-    annotations = _annotations(builder, document)
-    refuse(builder, document)
+    annotations = builder.annotations(spec.audit_annotations)
+    refuse(document, builder.problems)
     attached, unusable = compile_exceptions(
         exceptions,
         lambda: _of_exceptions(builder, document, exception_names, _GENERATING),
@@ -148,13 +141,12 @@ def compile_deleting_policy(
     # KYVERNO: here conditions can use variables.
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.conditions, "spec.conditions")
-    named = [exception for exception in exceptions if names_policy(exception, document)]
     refused = builder.problems
     attached, unusable = compile_exceptions(
-        named, lambda: _of_exceptions(builder, document, exception_names, _DELETING)
+        naming(exceptions, document),
+        lambda: _of_exceptions(builder, document, exception_names, _DELETING),
     )
-    builder.problems = [*refused, *problems_of_exceptions(unusable)]
-    refuse(builder, document)
+    refuse(document, [*refused, *problems_of_exceptions(unusable)])
     return DeletingPolicyIR(
         policy=msgspec.structs.replace(
             describe(document.kind, document.metadata, document.metadata.namespace),
@@ -177,7 +169,7 @@ def build_generating(document: GeneratingPolicy) -> Builder:
     builder.conditions(document.spec.match_conditions)
     builder.variables(document.spec.variables)
     _generations(builder, document)
-    _annotations(builder, document)
+    builder.annotations(document.spec.audit_annotations)
     return builder
 
 
@@ -208,22 +200,13 @@ def _generations(
 
 def _generation(builder: Builder, generation: Generation, path: str) -> GenerationIR:
     if generation.template is None:
-        place = f"{path}.expression"
-        return GenerationIR(builder.compiled(generation.expression, place, BOOL)[0])
+        field = f"{path}.expression"
+        return GenerationIR(builder.compiled(generation.expression, field, BOOL)[0])
     if generation.expression:
         reason = "only one of expression or template may be set"
         return GenerationIR(builder.refused("", path, reason))
-    place = f"{path}.template"
-    return GenerationIR(documents=compile_template(builder, generation.template, place))
-
-
-def _annotations(
-    builder: Builder, document: GeneratingPolicy
-) -> tuple[NamedExpressionIR, ...]:
-    return tuple(
-        builder.annotation(given, f"spec.auditAnnotations[{index}]")
-        for index, given in enumerate(document.spec.audit_annotations)
-    )
+    field = f"{path}.template"
+    return GenerationIR(documents=compile_template(builder, generation.template, field))
 
 
 def _writes(generations: Iterable[GenerationIR]) -> int:
@@ -246,13 +229,6 @@ def _of_exceptions(
         return Builder(document.metadata.namespace, names, library)
     builder.problems = []
     return builder
-
-
-def refuse(builder: Builder, document: AnyCelPolicy) -> None:
-    """Raise DocumentInvalid with the problems that the builder found."""
-    if builder.problems:
-        unique = list(dict.fromkeys(builder.problems))
-        raise DocumentInvalid(unique, Where(policy=key_of(document)))
 
 
 def is_synchronized(policy: GeneratingPolicy) -> bool:

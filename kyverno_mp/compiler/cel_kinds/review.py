@@ -1,104 +1,144 @@
 """Check a CEL policy of any kind as upstream's webhooks do.
 
-Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
-Next: cli/lint, webhook/policy_review.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
-docs/behaviour/v1.19 5 (schedule).
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages, and
+``refusals``: all reasons to reject a policy. Next: cli/lint, webhook/policy_review.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4; Kyverno
+pkg/cel/policies/{vpol,mpol,gpol,dpol}/validate.go,
+pkg/image/verification/evaluator/validate.go; docs/behaviour/v1.19 5 (schedule).
 """
 
-from collections.abc import Iterator
-from typing import Final
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from kyverno_mp.compiler.cel_kinds.image_validating_policy import expression_problems
-from kyverno_mp.compiler.cel_kinds.mutating_policy import build_mutating
+import msgspec
+
+from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
+from kyverno_mp.compiler.cel_kinds import validating_policy as validating
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
+from kyverno_mp.compiler.cel_kinds.mutating_policy import (
+    build_mutating,
+    compile_mutating_policy,
+)
 from kyverno_mp.compiler.cel_kinds.policies import build_deleting, build_generating
 from kyverno_mp.compiler.cel_kinds.template import placeholders
-from kyverno_mp.compiler.cel_kinds.validating_review import (
-    common_problems,
-    expression_faults_of,
-    http_problems,
-    of_first_part,
-    review_problems,
-)
+from kyverno_mp.compiler.cel_kinds.validating_policy import AnyCelDocument
 from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.compiler.linked_size import why_too_large
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel.nodes import Ident
+from kyverno_mp.expr.cel.syntax.parse import parse
 from kyverno_mp.expr.effects import NO_GLOBAL_CONTEXT
 from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
-    AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
     MutatingPolicy,
 )
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    AnyValidatingPolicy,
-    NamespacedValidatingPolicy,
-    ValidatingPolicy,
-)
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, AnyValidatingPolicy
 from kyverno_mp.policy.checks.cleanup import is_schedule, schedule_too_long
 from kyverno_mp.policy.checks.shared_entries import expression_reads, reads_closed
 from kyverno_mp.policy.ports import Opens, closed
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.goquote import quote
 
-_NOT_COMPILED: Final = (
-    "<nil>: Internal error: {} policy compiler 2.0 error: failed to compile policy"
+_REQUIRED: Final = (
+    "Required value: a matchConstraints with at least one resource rule is required"
 )
+_NO_HTTP: Final = (
+    "Forbidden: http.* is not allowed in namespaced policies; set"
+    " --allowHTTPInNamespacedPolicies to enable"
+)
+_NOT_COMPILED: Final = (
+    "<nil>: Internal error: {} policy compiler {} error: failed to compile policy"
+)
+_PART: Final = re.compile(r"spec\.(?:(?:validations|mutations)\[\d+\]|\w+)")
+_EXPRESSIONS: Final = (
+    "variables",
+    "match_conditions",
+    "conditions",
+    "target_match_conditions",
+    "images",
+    "match_image_references",
+)
+"""Fields whose entries have an ``expression``."""
 
 
-def faults(
-    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
-) -> Iterator[Problem]:
+def refusals(document: AnyCelDocument) -> list[str]:
+    """Return upstream's errors on creation of the policy; none if it is accepted.
+
+    KYVERNO: compilation stops after the first part of the spec with a faulty
+    expression.
+    """
+    refused = _of_first_part(_expression_problems(document))
+    if refused:
+        refused = [*_not_compiled(document), *refused]
+    return [*refused, *(problem.upstream for problem in review(document))]
+
+
+def _not_compiled(document: AnyCelDocument) -> list[str]:
+    """Return upstream's general message, which precedes the errors of some kinds."""
+    if isinstance(document, GeneratingPolicy):
+        return [_NOT_COMPILED.format("generating", "2.0")]
+    if isinstance(document, DeletingPolicy):
+        return [_NOT_COMPILED.format("deleting", "2.0")]
+    if isinstance(document, AnyValidatingPolicy) and document.mode != JSON_MODE:
+        return [_NOT_COMPILED.format("validating", "1.0")]
+    return []
+
+
+def _of_first_part(problems: Iterable[Problem]) -> list[str]:
+    """Return upstream's messages for the first faulty part of the spec."""
+    messages: list[str] = []
+    first = ""
+    for problem in problems:
+        part = _PART.match(problem.path)
+        name = problem.path if part is None else part[0]
+        first = first or name
+        if name == first:
+            messages.append(problem.upstream)
+    return messages
+
+
+def faults(document: AnyCelDocument) -> Iterator[Problem]:
     """Yield the problems of expressions that do not compile, each with its column."""
+    yield from map(located_fault, _expression_problems(document))
+
+
+def _expression_problems(document: AnyCelDocument) -> list[Problem]:
+    """Return the problems of all expressions in the policy, without its copies."""
     if isinstance(document, ImageValidatingPolicy):
-        yield from map(located_fault, expression_problems(document))
-        return
-    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
-        yield from expression_faults_of(document)
-        return
+        return images.expression_problems(document)
     if isinstance(document, MutatingPolicy):
-        builder = build_mutating(document)
-    elif isinstance(document, GeneratingPolicy):
-        builder = build_generating(document)
-    else:
-        builder = build_deleting(document)
-    for problem in builder.problems:
-        yield located_fault(problem)
+        return build_mutating(document).problems
+    if isinstance(document, GeneratingPolicy):
+        return build_generating(document).problems
+    if isinstance(document, DeletingPolicy):
+        return build_deleting(document).problems
+    return validating.expression_problems(document)
 
 
-def review(
-    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
-) -> Iterator[Problem]:
+def review(document: AnyCelDocument) -> Iterator[Problem]:
     """Yield the remaining reasons to reject the policy."""
-    if isinstance(document, ImageValidatingPolicy):
-        texts = _texts_of_images(document)
-        yield from http_problems(document.metadata.namespace, texts)
-        return
-    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
-        yield from review_problems(document)
-        return
     spec = document.spec
-    namespace = document.metadata.namespace
-    yield from common_problems(spec.match_constraints, namespace, _texts(document))
+    constraints = spec.match_constraints
+    has_rules = constraints is not None and constraints.resource_rules
+    if not has_rules and not isinstance(document, ImageValidatingPolicy):
+        path = "spec.matchConstraints"
+        upstream = f"{path}: {_REQUIRED}"
+        yield Problem("policy.required", path, "", _REQUIRED, upstream)
+    if document.metadata.namespace and any(map(_names_http, _texts(spec))):
+        yield Problem("policy.http", "spec", "", _NO_HTTP, f"spec: {_NO_HTTP}")
     if isinstance(document, MutatingPolicy):
         yield from _mode_problems(document)
-    if not isinstance(document, DeletingPolicy):
-        return
-    if len(document.spec.schedule) > SCHEDULE_CHARACTERS_MAX:
-        yield schedule_too_long()
-    elif not is_schedule(document.spec.schedule):
-        # KYVERNO: 1.19 rejects an invalid schedule; 1.18 accepts it and never runs the
-        # policy.
-        reason = "schedule spec in the deletingPolicy is not in proper cron format"
-        path = "spec.schedule"
-        given = quote(document.spec.schedule)
-        upstream = f"{path}: Invalid value: {given}: {reason}"
-        yield Problem("policy.schedule", path, "", reason, upstream)
+    if isinstance(document, DeletingPolicy):
+        yield from _schedule_problems(document.spec.schedule)
 
 
 def entry_problems(
-    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
-    opens: Opens = closed,
+    document: AnyCelDocument, opens: Opens = closed
 ) -> Iterator[Problem]:
     """Yield a problem if a namespaced policy reads entries not opened to it."""
     namespace = document.metadata.namespace
@@ -108,13 +148,33 @@ def entry_problems(
     if isinstance(document, GeneratingPolicy) and not is_closed:
         is_closed = any(
             expression_reads(text, namespace, opens)
-            for one in document.spec.generate
-            if one.template is not None
-            for text in placeholders(one.template)
+            for generation in document.spec.generate
+            if generation.template is not None
+            for text in placeholders(generation.template)
         )
     if is_closed:
         reason = f"Forbidden: {NO_GLOBAL_CONTEXT}"
         yield Problem("policy.global", "spec", "", reason, f"spec: {reason}")
+
+
+def too_large(
+    document: AnyValidatingPolicy | MutatingPolicy | ImageValidatingPolicy,
+) -> list[str]:
+    """Return why a namespaced policy takes too much memory when it is linked.
+
+    None for a cluster-wide policy. Raises: PolicyInvalid.
+    """
+    namespace = document.metadata.namespace
+    if not namespace:
+        return []
+    if isinstance(document, MutatingPolicy):
+        encoded = encode_cel_policy(compile_mutating_policy(document))
+    elif isinstance(document, ImageValidatingPolicy):
+        encoded = encode_cel_policy(images.compile_image_policy(document))
+    else:
+        encoded = encode_cel_policy(validating.compile_validating_policy(document))
+    text = why_too_large(encoded, namespace)
+    return [text] if text else []
 
 
 def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
@@ -128,60 +188,53 @@ def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
         yield Problem("policy.mode", path, "", reason, upstream)
 
 
-def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
-    """Yield the expressions. KYVERNO: upstream does not check those of attestors."""
-    spec = document.spec
-    for variable in (*spec.variables, *spec.match_conditions, *spec.images):
-        yield variable.expression
-    for given in spec.validations:
-        yield from (given.expression, given.message_expression)
-    yield from (
-        audit_annotation.value_expression for audit_annotation in spec.audit_annotations
-    )
-    yield from (reference.expression for reference in spec.match_image_references)
+def _schedule_problems(schedule: str) -> Iterator[Problem]:
+    """KYVERNO: 1.18 accepts an invalid schedule, and never runs the policy."""
+    if len(schedule) > SCHEDULE_CHARACTERS_MAX:
+        yield schedule_too_long()
+    elif not is_schedule(schedule):
+        reason = "schedule spec in the deletingPolicy is not in proper cron format"
+        path = "spec.schedule"
+        upstream = f"{path}: Invalid value: {quote(schedule)}: {reason}"
+        yield Problem("policy.schedule", path, "", reason, upstream)
 
 
-def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
-    """Return upstream's errors on creation of the policy; none if it is accepted.
+def _texts(spec: Any) -> Iterator[str]:
+    """Yield the expressions of a policy of any kind.
 
-    KYVERNO: compilation stops after the first part of the spec with a faulty
-    expression; a general message precedes its errors.
+    KYVERNO: upstream does not check those of attestors and of targets.
     """
-    is_generating = isinstance(document, GeneratingPolicy)
-    builder = (
-        build_generating(document)
-        if isinstance(document, GeneratingPolicy)
-        else build_deleting(document)
-    )
-    found = of_first_part(builder.problems)
-    if found:
-        word = "generating" if is_generating else "deleting"
-        found.insert(0, _NOT_COMPILED.format(word))
-    return [*found, *(one.upstream for one in review(document))]
-
-
-def _texts(document: AnyCelPolicy) -> Iterator[str]:
-    yield from (variable.expression for variable in document.spec.variables)
-    if isinstance(document, DeletingPolicy):
-        yield from (one.expression for one in document.spec.conditions)
-        return
-    yield from (
-        match_condition.expression for match_condition in document.spec.match_conditions
-    )
-    if isinstance(document, GeneratingPolicy):
-        for one in document.spec.generate:
-            yield one.expression
-            yield from () if one.template is None else placeholders(one.template)
-        yield from (one.value_expression for one in document.spec.audit_annotations)
-        return
-    yield from (
-        condition.expression for condition in document.spec.target_match_conditions
-    )
-    yield from (
-        audit_annotation.value_expression
-        for audit_annotation in document.spec.audit_annotations
-    )
-    for mutation in document.spec.mutations:
+    for name in _EXPRESSIONS:
+        for entry in getattr(spec, name, ()):
+            yield entry.expression
+    for validation in getattr(spec, "validations", ()):
+        yield from (validation.expression, validation.message_expression)
+    for annotation in getattr(spec, "audit_annotations", ()):
+        yield annotation.value_expression
+    for mutation in getattr(spec, "mutations", ()):
         for body in (mutation.apply_configuration, mutation.json_patch):
             if body is not None:
                 yield body.expression
+    for generation in getattr(spec, "generate", ()):
+        yield generation.expression
+        if generation.template is not None:
+            yield from placeholders(generation.template)
+
+
+def _names_http(text: str) -> bool:
+    """Return whether the expression uses ``http``. KYVERNO: local variables count."""
+    if "http" not in text:
+        return False
+    try:
+        waiting: list[Any] = [parse(text)]
+    except ExpressionInvalid:
+        return False
+    while waiting:
+        node = waiting.pop()
+        if type(node) is Ident and node.name == "http":
+            return True
+        if isinstance(node, msgspec.Struct):
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+        elif isinstance(node, tuple):
+            waiting.extend(node)
+    return False

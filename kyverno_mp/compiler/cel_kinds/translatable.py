@@ -38,8 +38,8 @@ _OVERRIDES: Final = "validationFailureActionOverrides"
 
 def why_not(policy: AnyPolicy) -> str:
     """Return why the API server could not enforce the policy, by upstream's checks."""
-    found = next(_of_spec(policy.spec), "")
-    return f"{SKIP}{found}" if found else ""
+    reason = next(_of_spec(policy.spec), "")
+    return f"{SKIP}{reason}" if reason else ""
 
 
 def why_not_asked(rule: Rule) -> str:
@@ -52,16 +52,16 @@ def why_not_asked(rule: Rule) -> str:
 
 def why_not_with(exceptions: Iterable[PolicyException]) -> str:
     """Return why the API server could not honour the exceptions."""
-    found = next(
+    reason = next(
         (text for exception in exceptions for text in _of_exception(exception)), ""
     )
-    return f"{SKIP}{found}" if found else ""
+    return f"{SKIP}{reason}" if reason else ""
 
 
 def why_not_equal(policy: AnyPolicy) -> str:
     """Return what a translation would lose; call ``why_not`` first."""
-    found = next(_lost(policy.spec), "")
-    return f"{SKIP}: {found}" if found else ""
+    reason = next(_lost(policy.spec), "")
+    return f"{SKIP}: {reason}" if reason else ""
 
 
 def _of_spec(spec: Spec) -> Iterator[str]:
@@ -117,11 +117,15 @@ def _of_exception(exception: PolicyException) -> Iterator[str]:
 
 
 def _of_filters(filters: Sequence[ResourceFilter], *, is_match: bool) -> Iterator[str]:
-    for one in filters:
-        if one.roles or one.cluster_roles or one.subjects:
+    for resource_filter in filters:
+        if (
+            resource_filter.roles
+            or resource_filter.cluster_roles
+            or resource_filter.subjects
+        ):
             yield _USERS
-        yield from _of_description(one.resources, is_match=is_match)
-    selects = any(_selects(one.resources) for one in filters)
+        yield from _of_description(resource_filter.resources, is_match=is_match)
+    selects = any(_selects(resource_filter.resources) for resource_filter in filters)
     if selects and not is_match:
         yield f": {_EXCLUDED}"
     elif selects and len(filters) > 1:

@@ -7,8 +7,8 @@ Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Self, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ from kyverno_mp.ir.validating_policy import (
     ValidatingPolicyIR,
 )
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
+from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
@@ -51,7 +51,11 @@ from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN
 
-_AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
+AnyCelDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
+CompiledT = TypeVar("CompiledT")
+_Compiled: TypeAlias = tuple[NamedExpressionIR, ...]
+Unusable: TypeAlias = list[tuple[str, Problem]]
+"""The problems of exceptions that do not compile, each with the exception's key."""
 _CODE: Final = "policy.expression"
 _CONDITIONS: Final = "spec.matchConditions"
 _REQUEST: Final = "kubernetes.AdmissionRequest"
@@ -73,7 +77,7 @@ NAMES: Final[dict[str, Type]] = {
 }
 _OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
 EXCEPTION_NAMES: Final = {
-    name: found for name, found in NAMES.items() if name not in _OUTSIDE
+    name: kind for name, kind in NAMES.items() if name not in _OUTSIDE
 }
 """Variables in an exception's conditions in a service: the author of an exception must
 not make calls with the policy's permissions, or read data that the policy read."""
@@ -87,7 +91,7 @@ _RECORDS: Final[dict[str, dict[str, Type]]] = {
     },
 }
 _PRIORITY: Final = "polex.kyverno.io/priority"
-_BOOL: Final = (types.BOOL,)
+BOOL: Final = (types.BOOL,)
 _TEXT: Final = (types.STRING,)
 _TEXT_OR_NULL: Final = (types.STRING, types.NULL)
 
@@ -99,18 +103,29 @@ def compile_validating_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
-    compiled, unusable = compile_with_exceptions(document, exceptions)
-    if unusable:
-        problems = problems_of_exceptions(unusable)
-        raise DocumentInvalid(problems, Where(policy=key_of(document)))
+    return usable(document, *compile_with_exceptions(document, exceptions))
+
+
+def usable(
+    document: AnyCelDocument, compiled: CompiledT, unusable: Unusable
+) -> CompiledT:
+    """Return a compiled policy; raise DocumentInvalid if it has unusable exceptions."""
+    refuse(document, problems_of_exceptions(unusable))
     return compiled
+
+
+def refuse(document: AnyCelDocument, problems: Iterable[Problem]) -> None:
+    """Raise DocumentInvalid if there are problems."""
+    unique = list(dict.fromkeys(problems))
+    if unique:
+        raise DocumentInvalid(unique, Where(policy=key_of(document)))
 
 
 def compile_with_exceptions(
     document: AnyValidatingPolicy,
     exceptions: Iterable[CelPolicyException] = (),
     names: dict[str, Type] = NAMES,
-) -> tuple[ValidatingPolicyIR, list[tuple[str, Problem]]]:
+) -> tuple[ValidatingPolicyIR, Unusable]:
     """Compile a policy with the exceptions that compile.
 
     Also return the problems of the other exceptions, each with the exception's key: in
@@ -125,11 +140,9 @@ def compile_with_exceptions(
         builder = Builder(document.metadata.namespace)
         bodies.append(builder.body(copy, spec, is_json=is_json))
         problems += builder.problems
-    if problems:
-        unique = list(dict.fromkeys(problems))
-        raise DocumentInvalid(unique, Where(policy=key_of(document)))
+    refuse(document, problems)
     attached, unusable = compile_exceptions(
-        (exception for exception in exceptions if names_policy(exception, document)),
+        naming(exceptions, document),
         lambda: Builder(document.metadata.namespace, names).declared(builder),
     )
     compiled = ValidatingPolicyIR(
@@ -143,14 +156,21 @@ def compile_with_exceptions(
     return compiled, unusable
 
 
-def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
-    """Yield the problems of all expressions in the policy, without its copies."""
+def expression_problems(document: AnyValidatingPolicy) -> list[Problem]:
+    """Return the problems of all expressions in the policy, without its copies."""
     builder = Builder(document.metadata.namespace)
     builder.body("", document.spec, is_json=document.mode == JSON_MODE)
-    yield from builder.problems
+    return builder.problems
 
 
-def names_policy(exception: CelPolicyException, document: _AnyDocument) -> bool:
+def naming(
+    exceptions: Iterable[CelPolicyException], document: AnyCelDocument
+) -> list[CelPolicyException]:
+    """Return the exceptions that name the policy."""
+    return [exception for exception in exceptions if names_policy(exception, document)]
+
+
+def names_policy(exception: CelPolicyException, document: AnyCelDocument) -> bool:
     """Return whether the exception names the policy. KYVERNO: by name and kind only."""
     return any(
         (ref.name, ref.kind) == (document.metadata.name, document.kind)
@@ -158,7 +178,7 @@ def names_policy(exception: CelPolicyException, document: _AnyDocument) -> bool:
     )
 
 
-def key_of(document: _AnyDocument) -> str:
+def key_of(document: AnyCelDocument) -> str:
     """Return ``namespace/name``, or only ``name``."""
     namespace, name = document.metadata.namespace, document.metadata.name
     return f"{namespace}/{name}" if namespace else name
@@ -169,7 +189,6 @@ def compile_exception(
 ) -> CelExceptionIR:
     """Compile an exception to a policy."""
     spec = exception.spec
-    expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
     return CelExceptionIR(
         key=exception.key,
         conditions=builder.conditions(spec.match_conditions),
@@ -177,15 +196,16 @@ def compile_exception(
         allowed_values=spec.allowed_values,
         is_pass=spec.report_result == "pass",
         priority=_priority(exception.metadata.labels.get(_PRIORITY, "")),
-        expires_at_ns=None
-        if expires is None
-        else _stored(expires.seconds * 10**9 + expires.nanos),
+        expires_at_ns=_expiry(spec.expires_at),
     )
 
 
-def _stored(nanos: int) -> int:
+def _expiry(time: str) -> int | None:
     """Return the nearest time that the IR can hold: the years 1677 to 2262."""
-    return max(INT64_MIN, min(nanos, INT64_MAX))
+    expires = parse_time(RFC3339, time) if time else None
+    if expires is None:
+        return None
+    return max(INT64_MIN, min(expires.seconds * 10**9 + expires.nanos, INT64_MAX))
 
 
 def _priority(label: str) -> int:
@@ -194,13 +214,13 @@ def _priority(label: str) -> int:
     GO: like strconv.Atoi, which refuses numbers beyond an int64; a label value cannot
     contain any other digits.
     """
-    found = int(label) if label.isascii() and label.isdigit() else 0
-    return found if found <= INT64_MAX else 0
+    priority = int(label) if label.isascii() and label.isdigit() else 0
+    return priority if priority <= INT64_MAX else 0
 
 
 def compile_exceptions(
     exceptions: Iterable[CelPolicyException], new_builder: Callable[[], "Builder"]
-) -> tuple[tuple[CelExceptionIR, ...], list[tuple[str, Problem]]]:
+) -> tuple[tuple[CelExceptionIR, ...], Unusable]:
     """Compile the exceptions to one policy, each with a separate budget.
 
     Also return the problems of the unusable exceptions, each with the exception's key.
@@ -208,7 +228,7 @@ def compile_exceptions(
     """
     named = list(exceptions)
     attached: dict[int, CelExceptionIR] = {}
-    unusable: list[tuple[str, Problem]] = []
+    unusable: Unusable = []
     for number in in_turn(
         range(len(named)),
         lambda number: named[number].metadata.namespace,
@@ -217,16 +237,16 @@ def compile_exceptions(
         exception, builder = named[number], new_builder()
         try:
             with for_exception(exception.metadata.namespace):
-                found = compile_exception(exception, builder)
+                compiled = compile_exception(exception, builder)
         except PolicyInvalid as error:
             if error.code != EXCEPTION_TOO_COSTLY:
                 raise
             builder.problems = [Problem(error.code, _CONDITIONS, "", error.message)]
         else:
             if not builder.problems:
-                attached[number] = found
+                attached[number] = compiled
         unusable += [(exception.key, problem) for problem in builder.problems]
-    return tuple(found for _, found in sorted(attached.items())), unusable
+    return tuple(compiled for _, compiled in sorted(attached.items())), unusable
 
 
 def problems_of_exceptions(unusable: Iterable[tuple[str, Problem]]) -> list[Problem]:
@@ -237,7 +257,9 @@ def problems_of_exceptions(unusable: Iterable[tuple[str, Problem]]) -> list[Prob
     ]
 
 
-def policy_of(document: AnyValidatingPolicy) -> PolicyIR:
+def policy_of(
+    document: AnyValidatingPolicy | MutatingPolicy | ImageValidatingPolicy,
+) -> PolicyIR:
     """Return the record of a policy's metadata and switches."""
     evaluation = document.spec.evaluation
     return msgspec.structs.replace(
@@ -292,81 +314,83 @@ class Builder:
             constraints=build_constraints(spec.match_constraints),
             conditions=self.conditions(spec.match_conditions),
             variables=self.variables(spec.variables),
-            validations=tuple(
-                self.validation(given, f"spec.validations[{index}]")
-                for index, given in enumerate(spec.validations)
-            ),
-            annotations=()
-            if is_json
-            else tuple(
-                self.annotation(given, f"spec.auditAnnotations[{index}]")
-                for index, given in enumerate(spec.audit_annotations)
-            ),
+            validations=self.validations(spec.validations),
+            annotations=() if is_json else self.annotations(spec.audit_annotations),
         )
 
     def conditions(
-        self, given: Sequence[NamedExpression], path: str = "spec.matchConditions"
-    ) -> tuple[NamedExpressionIR, ...]:
+        self, conditions: Sequence[NamedExpression], path: str = "spec.matchConditions"
+    ) -> _Compiled:
         """Compile the match conditions of a policy or an exception."""
         return tuple(
             NamedExpressionIR(
-                one.name,
-                self.compiled(one.expression, f"{path}[{index}].expression", _BOOL)[0],
+                condition.name,
+                self.compiled(
+                    condition.expression, f"{path}[{index}].expression", BOOL
+                )[0],
             )
-            for index, one in enumerate(given)
+            for index, condition in enumerate(conditions)
         )
 
-    def variables(
-        self, given: Sequence[NamedExpression]
-    ) -> tuple[NamedExpressionIR, ...]:
+    def variables(self, variables: Sequence[NamedExpression]) -> _Compiled:
         """Compile variables; each can use the earlier ones, with their types."""
         built = []
-        for index, one in enumerate(given):
+        for index, variable in enumerate(variables):
             path = f"spec.variables[{index}].expression"
-            expression, found = self.compiled(one.expression, path)
-            self._fields[one.name] = found
-            built.append(NamedExpressionIR(one.name, expression))
+            expression, kind = self.compiled(variable.expression, path)
+            self._fields[variable.name] = kind
+            built.append(NamedExpressionIR(variable.name, expression))
         return tuple(built)
 
-    def annotation(
-        self, audit_annotation: AuditAnnotation, path: str
-    ) -> NamedExpressionIR:
-        """Compile one of ``auditAnnotations``."""
-        place = f"{path}.valueExpression"
-        expression, _ = self.compiled(
-            audit_annotation.value_expression, place, _TEXT_OR_NULL
+    def annotations(self, annotations: Sequence[AuditAnnotation]) -> _Compiled:
+        """Compile ``auditAnnotations``."""
+        return tuple(
+            NamedExpressionIR(
+                annotation.key,
+                self.compiled(
+                    annotation.value_expression,
+                    f"spec.auditAnnotations[{index}].valueExpression",
+                    _TEXT_OR_NULL,
+                )[0],
+            )
+            for index, annotation in enumerate(annotations)
         )
-        return NamedExpressionIR(audit_annotation.key, expression)
 
-    def validation(self, celvalidation: CELValidation, path: str) -> CelValidationIR:
-        """Compile one of ``validations``."""
-        expression, _ = self.compiled(
-            celvalidation.expression, f"{path}.expression", _BOOL
+    def validations(
+        self, validations: Sequence[CELValidation]
+    ) -> tuple[CelValidationIR, ...]:
+        """Compile ``validations``."""
+        return tuple(
+            self._validation(validation, f"spec.validations[{index}]")
+            for index, validation in enumerate(validations)
         )
+
+    def _validation(self, validation: CELValidation, path: str) -> CelValidationIR:
+        expression, _ = self.compiled(validation.expression, f"{path}.expression", BOOL)
         message = None
-        if celvalidation.message_expression:
-            place = f"{path}.messageExpression"
-            message, _ = self.compiled(celvalidation.message_expression, place, _TEXT)
-        return CelValidationIR(expression, celvalidation.message, message)
+        if validation.message_expression:
+            field = f"{path}.messageExpression"
+            message, _ = self.compiled(validation.message_expression, field, _TEXT)
+        return CelValidationIR(expression, validation.message, message)
 
     def compiled(
-        self, text: str, path: str, wanted: Sequence[Type] = ()
+        self, text: str, path: str, expected: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
         """Compile an expression of one of these types; () allows any type."""
         try:
-            expression, found = compile_expression(text, self.environment)
+            expression, kind = compile_expression(text, self.environment)
         except ExpressionInvalid as error:
             return self.refused(text, path, error.message), types.DYN
-        if wanted and found not in wanted:
-            kinds = " or ".join(one.name for one in wanted)
-            either = "either of" if len(wanted) > 1 else "of"
+        if expected and kind not in expected:
+            kinds = " or ".join(each.name for each in expected)
+            either = "either of" if len(expected) > 1 else "of"
             problem = f"output is expected to be {either} type {kinds}"
             return self.refused(text, path, problem), types.DYN
         assert expression.node is not None
         failure = constant_failure(expression.node)
         if failure:
             return self.refused(text, path, failure), types.DYN
-        return expression, found
+        return expression, kind
 
     def refused(self, text: str, path: str, reason: str) -> Expression:
         """Record an expression's problem; return a placeholder for the expression."""

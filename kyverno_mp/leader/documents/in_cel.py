@@ -16,13 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
-from kyverno_mp.compiler.cel_kinds.index import (
-    encode_authorization,
-    encode_generating_policy,
-    encode_image_policy,
-    encode_mutating_policy,
-    encode_validating_policy,
-)
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.compiler.cel_kinds.mutating_policy import (
     compile_mutating_with_exceptions,
 )
@@ -40,7 +34,6 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.compile_cache import CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip
@@ -89,7 +82,6 @@ class _Body(NamedTuple):
         [Any, Sequence[CelPolicyException], dict[str, Type]], tuple[Any, _Unusable]
     ]
     exception_names: dict[str, Type]
-    encode: Callable[[Any], EncodedPolicy]
     rules_of: Callable[[Any], Sequence[object]]
     """The rules of the document as written."""
     missing: Callable[[Any], str] = lambda _compiled: ""
@@ -120,7 +112,6 @@ _ROWS: Final = (
         VALIDATING_POLICY,
         compile_with_exceptions,
         EXCEPTION_NAMES,
-        encode_validating_policy,
         lambda document: document.spec.validations,
         is_scanned=True,
     ),
@@ -128,7 +119,6 @@ _ROWS: Final = (
         MUTATING_POLICY,
         compile_mutating_with_exceptions,
         EXCEPTION_NAMES,
-        encode_mutating_policy,
         lambda document: document.spec.mutations,
         missing=lambda compiled: "mutate existing" if compiled.mutates_existing else "",
         is_scanned=True,
@@ -137,7 +127,6 @@ _ROWS: Final = (
         GENERATING_POLICY,
         _compile_generating,
         EXCEPTION_NAMES_OF_GENERATING,
-        encode_generating_policy,
         lambda document: document.spec.generate,
         missing=lambda _compiled: "generate",
         denies=False,
@@ -146,7 +135,6 @@ _ROWS: Final = (
         IMAGE_VALIDATING_POLICY,
         images.compile_with_exceptions,
         images.EXCEPTION_NAMES,
-        encode_image_policy,
         lambda document: document.spec.validations,
     ),
 )
@@ -190,7 +178,7 @@ def compile_cel_document(
         warnings.append(_JSON_ONLY)
     rule_count = len(body.rules_of(decoded))
     status = _status_of(document, body, compiled, warnings, rule_count)
-    return CompileOutcome(status, body.encode(compiled))
+    return CompileOutcome(status, encode_cel_policy(compiled))
 
 
 def _compile_authorization(
@@ -224,7 +212,7 @@ def _compile_authorization(
         rules=(RuleStatus(name, VALIDATING_POLICY.rule_type),),
         generation=document.generation,
     )
-    return CompileOutcome(status, encode_authorization(compiled))
+    return CompileOutcome(status, encode_cel_policy(compiled))
 
 
 def _check(document: AnyServedPolicy) -> None:

@@ -17,16 +17,13 @@ from kyverno_mp.program.admission_policy.bindings import (
     bindings_of,
 )
 from kyverno_mp.program.admission_policy.scope import PolicyScopes
-from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel import COST_MAX, link_validations
 from kyverno_mp.program.bodies.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
     evaluate,
     link_conditions,
 )
-from kyverno_mp.program.context.cel_scope import (
-    link,
-    namespace_value,
-)
+from kyverno_mp.program.context.cel_scope import namespace_value
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
@@ -44,14 +41,7 @@ class LinkedValidation:
         self._in_cluster = in_cluster
         self._scopes = PolicyScopes(ir.variables)
         self._conditions = link_conditions(ir.conditions)
-        self._validations = [
-            Validation(
-                link(given.expression),
-                given.message,
-                link(given.message_expression) if given.message_expression else None,
-            )
-            for given in ir.validations
-        ]
+        self._validations = link_validations(ir.validations)
 
     def evaluate(
         self, request: Request, runtime: Runtime, params: Sequence[Json]

@@ -7,7 +7,7 @@ Source: docs/behaviour/engine 6.4; k8s
 apiserver/pkg/admission/plugin/policy/validating/validator.go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kyverno_mp.errors import (
@@ -17,7 +17,7 @@ from kyverno_mp.errors import (
     InputError,
 )
 from kyverno_mp.expr.cel.linking.program import Budget
-from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
+from kyverno_mp.ir.cel import CelIR, CelValidationIR, NamedExpressionIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_authorizer import authorizer_of
 from kyverno_mp.program.bodies.cel_conditions import (
@@ -28,8 +28,10 @@ from kyverno_mp.program.bodies.cel_conditions import (
 from kyverno_mp.program.bodies.cel_params import collect_params
 from kyverno_mp.program.bodies.outcome import EXPLAIN, PASSED, SKIPPED, Outcome
 from kyverno_mp.program.context.cel_scope import (
+    API_SERVER,
     NOBODY,
     CelScope,
+    Dialect,
     LinkedExpression,
     Shared,
     link,
@@ -80,6 +82,22 @@ class Validation:
         return text or f"failed expression: {self.expression.text.strip(_SPACE)}"
 
 
+def link_validations(
+    validations: Iterable[CelValidationIR], dialect: Dialect = API_SERVER
+) -> list[Validation]:
+    """Link the validations in order."""
+    return [
+        Validation(
+            link(validation.expression, dialect),
+            validation.message,
+            None
+            if validation.message_expression is None
+            else link(validation.message_expression, dialect),
+        )
+        for validation in validations
+    ]
+
+
 def _unknown_namespace(request: Request) -> str:
     """Return the object's namespace if the cluster does not have it, otherwise ""."""
     return "" if request.namespace_known else subject_namespace(request)
@@ -117,14 +135,7 @@ class CelBody:
         self._params = cel.params
         self._variables = link_variables(cel.variables)
         self._preconditions = link_conditions(preconditions)
-        self._validations = [
-            Validation(
-                link(given.expression),
-                given.message,
-                link(given.message_expression) if given.message_expression else None,
-            )
-            for given in cel.validations
-        ]
+        self._validations = link_validations(cel.validations)
         texts = _texts(cel, preconditions)
         # PERF: most rules use neither; creating both takes longer than the evaluation.
         self._reads_request = "request" in texts

@@ -20,12 +20,11 @@ from kyverno_mp.program.cel_policies.scope import (
     UNSET_OF_DELETING,
     PolicyScope,
     dialect_of,
-    exceptions_of,
 )
 from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
-from kyverno_mp.program.validating_policy.exceptions import link_exceptions
+from kyverno_mp.program.validating_policy.exceptions import applying, link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts, met
 
 
@@ -82,8 +81,8 @@ class LinkedDeletingPolicy:
             return True
         if self._constraints is None:
             return False
-        asked = replace(request, operation="")
-        is_match, fault = fault_or_match(self._constraints, asked)
+        any_request = replace(request, operation="")
+        is_match, fault = fault_or_match(self._constraints, any_request)
         if fault:
             raise ExpressionFailed("cel.selector", fault)
         return is_match
@@ -94,12 +93,12 @@ class LinkedDeletingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         request = replace(facts.request, operation="")
-        given = facts._replace(request=request, is_payload=True)
+        payload = facts._replace(request=request, is_payload=True)
         scope = PolicyScope(
-            given, Shared(request), self._variables, self.ir.policy.namespace
+            payload, Shared(request), self._variables, self.ir.policy.namespace
         )
         for name in UNSET_OF_DELETING:
             scope.unset(name)
-        if exceptions_of(self._exceptions, scope, facts.runtime):
+        if applying(self._exceptions, payload, scope, lambda: scope):
             return False
         return met(self._conditions, scope)

@@ -8,15 +8,12 @@ pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (temp
 annotations) v1.19.0.
 """
 
-from collections.abc import Iterator
-
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, without_frames
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, GenerationIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
-from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exceptions_of
-from kyverno_mp.program.cel_policies.template import LinkedTemplate, expressions_in
+from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempted
+from kyverno_mp.program.cel_policies.template import LinkedTemplate
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
     LinkedExpression,
@@ -26,7 +23,7 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
-from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
+from kyverno_mp.program.validating_policy.evaluate import annotated
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts, before_variables, met
 from kyverno_mp.values.go.goquote import quote
@@ -73,8 +70,8 @@ class LinkedGeneratingPolicy:
         try:
             return self._decided(facts, shared, reads_all=reads_all)
         except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"failed to evaluate policy: {error.message}"
-            return self._verdict(result.ERROR, text)
+            message = f"failed to evaluate policy: {error.message}"
+            return self._verdict(result.ERROR, message)
 
     def _decided(self, facts: Facts, shared: Shared, *, reads_all: bool) -> RuleResult:
         """Return the verdict on a matching object.
@@ -82,21 +79,16 @@ class LinkedGeneratingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         scope = PolicyScope(facts, shared, self._variables, self.ir.policy.namespace)
-        matching = exceptions_of(self._exceptions, scope, facts.runtime)
-        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
-        if any(not (one.images or one.allowed_values) for one in matching):
-            return exempt(matching, result.GENERATION)
-        scope.allow(
-            [image for one in matching for image in one.images],
-            [value for one in matching for value in one.allowed_values],
-        )
+        exempt = exempted(self._exceptions, scope, facts, shared, result.GENERATION)
+        if exempt is not None:
+            return exempt
         # KYVERNO: if conditions are not met, the policy passes without generating
         # objects; the values of the expressions are ignored (docs/behaviour/cel 14).
-        found = self._verdict(result.PASS, "policy evaluated successfully")
+        verdict = self._verdict(result.PASS, "policy evaluated successfully")
         if met(self._conditions, scope):
             self._generate(scope, facts, reads_all=reads_all)
-            found.properties = annotated(self._annotations, scope, quote)
-        return found
+            verdict.properties = annotated(self._annotations, scope, quote)
+        return verdict
 
     def _generate(self, scope: PolicyScope, facts: Facts, *, reads_all: bool) -> None:
         """Evaluate all expressions. Raises: ExpressionFailed, BudgetExceeded."""
@@ -115,20 +107,8 @@ class LinkedGeneratingPolicy:
             # SAFETY: a new error object, because a raise adds this frame to it.
             raise type(failure)(failure.code, failure.message, failure.where)
 
-    def _verdict(self, status: str, text: str) -> RuleResult:
-        return RuleResult(self.ir.policy.name, result.GENERATION, status, text)
-
-
-def expressions_of(ir: GeneratingPolicyIR) -> Iterator[Expression]:
-    """Yield all expressions of a policy and its exceptions."""
-    for named in (*ir.conditions, *ir.variables, *ir.annotations):
-        yield named.expression
-    for generation in ir.generations:
-        if generation.expression is not None:
-            yield generation.expression
-        yield from expressions_in(generation.documents)
-    for exception in ir.exceptions:
-        yield from (condition.expression for condition in exception.conditions)
+    def _verdict(self, status: str, message: str) -> RuleResult:
+        return RuleResult(self.ir.policy.name, result.GENERATION, status, message)
 
 
 def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:

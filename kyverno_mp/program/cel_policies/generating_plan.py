@@ -23,7 +23,6 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.cel_policies.delete import any_operation
-from kyverno_mp.program.cel_policies.generate import expressions_of
 from kyverno_mp.program.generate.requester import needs_review
 from kyverno_mp.program.generate.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.request import Request
@@ -32,6 +31,7 @@ from kyverno_mp.program.validating_policy.constraints import (
     fault_or_match,
 )
 from kyverno_mp.program.validating_policy.planner import CelPlannerOf
+from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.source import CelSource
 
 _POLICY_STEPS: Final = 10
@@ -46,10 +46,10 @@ def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
     An exclusion keeps its operations: an object that is excluded from one operation can
     be a trigger in another.
     """
-    found = any_operation(constraints)
-    if found is None or constraints is None:
+    followed = any_operation(constraints)
+    if followed is None or constraints is None:
         return None
-    return msgspec.structs.replace(found, excluded=constraints.excluded)
+    return msgspec.structs.replace(followed, excluded=constraints.excluded)
 
 
 class LinkedGeneratingTrigger:
@@ -164,26 +164,26 @@ class GeneratingPlan:
     def triggered(self, pace: Pace | None = None) -> list[Triggered]:
         """Return the triggered tasks. Raises: Preempted, as ``pace`` does."""
         request = self._request
-        found, steps = [], 0
+        triggered, steps = [], 0
         for linked in self._policies:
             steps += _POLICY_STEPS + linked.matching.steps(request)
             if pace is not None and steps > HEAVY_STEPS:
                 pace.make_room()
                 steps = 0
-            one = linked.triggered(request)
-            if one is not None:
-                found.append(one)
-        return found
+            task = linked.triggered(request)
+            if task is not None:
+                triggered.append(task)
+        return triggered
 
     def unchecked(self) -> list[Triggered]:
         """Return the tasks that the request may trigger; the pool repeats the match."""
         return [policy.unchecked(self._request) for policy in self._policies]
 
 
-class GeneratingPlanner(CelPlannerOf[LinkedGeneratingTrigger]):
+class GeneratingPlanner(CelPlannerOf[LinkedGeneratingTrigger, GeneratingPlan]):
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_background_user",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -191,27 +191,4 @@ class GeneratingPlanner(CelPlannerOf[LinkedGeneratingTrigger]):
         knows: Callable[[str], bool],
         background_user: str = "",
     ) -> None:
-        """``background_user``: the account whose requests policies skip by default."""
-        super().__init__(source, knows)
-        self._background_user = background_user
-
-    def plan(
-        self,
-        request: Request,
-        names: frozenset[str],
-        *,
-        is_namespaced: bool,
-        pace: Pace | None = None,
-    ) -> GeneratingPlan | None:
-        """Select the policies of a path; return None if none applies.
-
-        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
-        does.
-        """
-        is_ours = bool(request.username) and request.username == self._background_user
-        policies = [
-            one
-            for one in self.of_path(request, names, pace, is_namespaced=is_namespaced)
-            if not (is_ours and one.ir.skips_background)
-        ]
-        return GeneratingPlan(request, policies) if policies else None
+        super().__init__(source, knows, GeneratingPlan, background_user)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
@@ -23,7 +22,7 @@ from kyverno_mp.program.admission_policy.match import kind_of
 from kyverno_mp.program.admission_policy.mutate import patched
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.configure import configured
-from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempting
+from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempted
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
     LinkedExpression,
@@ -39,8 +38,9 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_by_kind,
     is_selector_free,
 )
-from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
+from kyverno_mp.program.validating_policy.evaluate import annotated
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
+from kyverno_mp.program.validating_policy.reads import reads_namespace
 from kyverno_mp.program.validating_policy.scope import Facts, before_variables, met
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
@@ -48,7 +48,6 @@ from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()
-_NAMESPACE = "namespaceObject"
 _UNSUPPORTED = "extraction mode: mutation for custom workload CRDs is not yet supported"
 """KYVERNO: as upstream; ``lint`` and the review of the policy say so."""
 
@@ -92,8 +91,8 @@ class _Body:
         self.conditions = link_conditions(ir.conditions, dialect)
         self.variables = link_variables(ir.variables, dialect)
         self.mutations = [
-            _Mutation(link(given.expression, dialect), given.is_json_patch)
-            for given in ir.mutations
+            _Mutation(link(mutation.expression, dialect), mutation.is_json_patch)
+            for mutation in ir.mutations
         ]
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
         self.target_conditions = link_conditions(ir.target_conditions, dialect)
@@ -102,13 +101,13 @@ class _Body:
         """Return whether the copy matches, and the error of a bad selector."""
         if not self.is_by_kind:
             return fault_or_match(self.ir.constraints or _EVERYTHING, request)
-        known = self.known.get(kind)
-        if known is None:
+        is_match = self.known.get(kind)
+        if is_match is None:
             if len(self.known) >= MATCHED_KINDS_MAX:
                 self.known.clear()
-            found = fault_or_match(self.ir.constraints or _EVERYTHING, request)
-            known = self.known[kind] = found[0]
-        return known, ""
+            matched = fault_or_match(self.ir.constraints or _EVERYTHING, request)
+            is_match = self.known[kind] = matched[0]
+        return is_match, ""
 
 
 class LinkedMutatingPolicy:
@@ -136,7 +135,7 @@ class LinkedMutatingPolicy:
         ``of``: the whole policy, if ``ir`` is only a part of it.
         """
         self.ir = of or ir
-        self.matching = MatchingCost(one.constraints for one in ir.bodies)
+        self.matching = MatchingCost(body.constraints for body in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
@@ -145,7 +144,7 @@ class LinkedMutatingPolicy:
         self._target = None
         if targets is not None and targets.expression is not None:
             self._target = link(targets.expression, dialect)
-        self.reads_namespace = _reads_namespace(self.ir)
+        self.reads_namespace = reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
 
     def may_match(self, request: Request) -> bool:
@@ -242,13 +241,13 @@ class LinkedMutatingPolicy:
         namespace = self.ir.policy.namespace
         variables = self._bodies[0].variables
         scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
-        found = scope.value(self._target)
-        items = found.get("items") if type(found) is dict else None
+        target = scope.value(self._target)
+        items = target.get("items") if type(target) is dict else None
         if type(items) is not list:
-            return [found]
+            return [target]
         # K8S: the items of a list have neither kind nor apiVersion.
-        kind = str(found.get("kind") or "").removesuffix("List")
-        named = {"apiVersion": found.get("apiVersion"), "kind": kind}
+        kind = str(target.get("kind") or "").removesuffix("List")
+        named = {"apiVersion": target.get("apiVersion"), "kind": kind}
         return [{**named, **item} for item in items if type(item) is dict]
 
     def _evaluated(
@@ -288,15 +287,9 @@ class LinkedMutatingPolicy:
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        matching = exempting(self._exceptions, scope, facts, shared)
-        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
-        if any(not (one.images or one.allowed_values) for one in matching):
-            return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
-        if self._exceptions:
-            scope.allow(
-                [image for one in matching for image in one.images],
-                [value for one in matching for value in one.allowed_values],
-            )
+        exempt = exempted(self._exceptions, scope, facts, shared, result.MUTATION)
+        if exempt is not None:
+            return Mutated(body.ir.copy, exempt)
         if not met(conditions, scope):
             rule_result = RuleResult("", result.MUTATION, result.SKIP, "skip")
             return Mutated(body.ir.copy, rule_result)
@@ -337,24 +330,3 @@ class LinkedMutatingPolicy:
             return schemas
         facts.runtime.before_waiting()
         return port.types(api_version, kind, facts.runtime.deadline_ns) or schemas
-
-
-def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
-    """Yield all expressions of a policy, its copies and its exceptions.
-
-    Expressions on targets are not included: the background pool evaluates them.
-    """
-    for body in ir.bodies:
-        for named in (*body.conditions, *body.variables):
-            yield named.expression
-        yield from (mutation.expression for mutation in body.mutations)
-        yield from (annotation.expression for annotation in body.annotations)
-    for exception in ir.exceptions:
-        yield from (condition.expression for condition in exception.conditions)
-
-
-def _reads_namespace(ir: MutatingPolicyIR) -> bool:
-    given = [body.constraints for body in ir.bodies]
-    if any(one is not None and one.namespace_selector is not None for one in given):
-        return True
-    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))

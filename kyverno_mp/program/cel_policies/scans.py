@@ -13,11 +13,11 @@ from typing import Final
 
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, expressions_of
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
-from kyverno_mp.program.validating_policy.scope import Facts, names_any
+from kyverno_mp.program.validating_policy.scans import is_of_objects
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.patches.json_equal import same
 
 _NOT_APPLIED: Final = "mutation is not applied"
@@ -34,14 +34,7 @@ def is_scanned(ir: MutatingPolicyIR) -> bool:
 
 def is_derived(ir: MutatingPolicyIR) -> bool:
     """Return whether a scan can reproduce every result of a review."""
-    return (
-        is_scanned(ir)
-        and ir.mutates_request
-        and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(
-            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
-        )
-    )
+    return is_scanned(ir) and ir.mutates_request and is_of_objects(ir)
 
 
 def scanned_results(
@@ -50,17 +43,17 @@ def scanned_results(
     """Yield the results; a mutation that would change the object is a failure."""
     answers = list(linked.evaluate(facts, shared))
     changed = next(
-        (one.patched for one in reversed(answers) if one.patched is not None), None
+        (each.patched for each in reversed(answers) if each.patched is not None), None
     )
     is_applied = changed is None or same(changed, facts.request.object)
     for answer in answers:
-        found = answer.result
+        scanned = answer.result
         if (
             is_applied
-            or found is None
-            or found.status != result.PASS
-            or found.exceptions
+            or scanned is None
+            or scanned.status != result.PASS
+            or scanned.exceptions
         ):
-            yield found
+            yield scanned
         else:
-            yield replace(found, status=result.FAIL, message=_NOT_APPLIED)
+            yield replace(scanned, status=result.FAIL, message=_NOT_APPLIED)

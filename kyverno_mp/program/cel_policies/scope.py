@@ -1,7 +1,7 @@
 """Create the variables for CEL policies that mutate, generate or delete.
 
-Room: program. Takes: Facts, linked variables. Gives: dialect_of, MutatingScope,
-``met``, ``exceptions_of``. Next: mutate.py, generate.py, delete.py.
+Room: program. Takes: Facts, linked variables. Gives: dialect_of, PolicyScope,
+``exempted``. Next: mutate.py, generate.py, delete.py.
 May touch: external systems only through ports.
 Source: docs/behaviour/cel 5, 10; Kyverno
 pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
@@ -16,19 +16,17 @@ from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
 from kyverno_mp.expr.cel.patches import CONSTRUCTORS, mutating_library
-from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, Shared
+from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy import exceptions
-from kyverno_mp.program.validating_policy.exceptions import LinkedException, is_expired
+from kyverno_mp.program.validating_policy.exceptions import LinkedException
 from kyverno_mp.program.validating_policy.scope import (
     NAMES,
     UNSET,
     Facts,
     KindScope,
     ReviewShared,
-    met,
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, MUTATING_POLICY
@@ -91,30 +89,19 @@ class PolicyScope(KindScope):
         self.replace("object", resource)
 
 
-def exceptions_of(
-    linked: Sequence[LinkedException], scope: KindScope, runtime: Runtime
-) -> list[CelExceptionIR]:
-    """Return the exceptions that apply. Raises: the errors of ``met``."""
-    if linked:
-        scope.unset("exceptions")
-    return [
-        one.ir
-        for one in linked
-        if not is_expired(one.ir, runtime) and met(one.conditions, scope)
-    ]
+def exempted(
+    linked: Sequence[LinkedException],
+    scope: KindScope,
+    facts: Facts,
+    shared: Shared,
+    rule_type: str,
+) -> RuleResult | None:
+    """Return the result of an exempt object, otherwise set ``exceptions``.
 
-
-def exempting(
-    linked: Sequence[LinkedException], scope: KindScope, facts: Facts, shared: Shared
-) -> list[CelExceptionIR]:
-    """Return the exceptions that apply. Raises: the errors of ``met``.
-
-    KYVERNO: upstream turns a failed exception into a policy error, so the author of an
-    exception can block all requests that the policy matches. In reviews, we ignore a
-    failed exception instead.
+    Raises: the errors of ``met``.
     """
-    if facts.faults is None or not linked:
-        return exceptions_of(linked, scope, facts.runtime)
+    if not linked:
+        return None
 
     def opened() -> PolicyScope:
         own = PolicyScope(facts, shared, {}, "")
@@ -122,4 +109,4 @@ def exempting(
         own.unset("exceptions")
         return own
 
-    return exceptions.exempting(linked, facts, opened, met)
+    return exceptions.exempted(linked, facts, scope, opened, rule_type)

@@ -7,7 +7,7 @@ Source: docs/behaviour/v1.19 5; Kyverno
 pkg/cel/policies/gpol/{template/template.go,compiler/policy.go} at v1.19.0.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
@@ -57,37 +57,30 @@ class LinkedTemplate:
         Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed.
         """
         placed: dict[str, list[Json]] = {}
-        for one in self._rendered(scope, facts.runtime):
-            place = metadata_text(one, "namespace") or namespace
-            if namespace and place != namespace:
+        for resource in self._rendered(scope, facts.runtime):
+            namespace_of = metadata_text(resource, "namespace") or namespace
+            if namespace and namespace_of != namespace:
                 raise ExpressionFailed(
                     "generate.scope",
                     "cross-namespace generation denied: a policy in namespace"
                     f" {quote(namespace)} cannot generate resources into namespace"
-                    f" {quote(place)}",
+                    f" {quote(namespace_of)}",
                 )
-            placed.setdefault(place, []).append(one)
-        for place, objects in placed.items():
-            _generate(facts, place, objects)
+            placed.setdefault(namespace_of, []).append(resource)
+        for namespace_of, objects in placed.items():
+            _generate(facts, namespace_of, objects)
 
     def _rendered(self, scope: PolicyScope, runtime: Runtime) -> list[dict[str, Json]]:
-        found: list[dict[str, Json]] = []
+        rendered: list[dict[str, Json]] = []
         for number, one in enumerate(self._documents, 1):
             try:
-                found.append(one.rendered(scope, runtime))
+                rendered.append(one.rendered(scope, runtime))
             except ExpressionFailed as error:
                 message = f"failed to render generation template: document {number}"
                 raise ExpressionFailed(
                     error.code, f"{message}: {error.message}"
                 ) from error
-        return found
-
-
-def expressions_in(documents: Iterable[TemplateDocumentIR]) -> Iterator[Expression]:
-    """Yield the expressions of the placeholders."""
-    for document in documents:
-        for hole in document.holes:
-            yield from (part for part in hole.parts if isinstance(part, Expression))
+        return rendered
 
 
 class _LinkedHole:
@@ -185,9 +178,9 @@ def _native(value: Value, runtime: Runtime) -> Json:
             raise CelFailed(message)
         return int(value)
     meter = Meter(budget=runtime)
-    found = protobuf_data(meter, value)
+    converted = protobuf_data(meter, value)
     runtime.charge(meter.settle())
-    return found
+    return converted
 
 
 def _text(linked: LinkedExpression, scope: PolicyScope, runtime: Runtime) -> str:

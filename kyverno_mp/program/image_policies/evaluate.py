@@ -9,7 +9,7 @@ pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import (
@@ -27,7 +27,6 @@ from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.dialect import dialect_of, of_conditions
 from kyverno_mp.program.image_policies.digests import pinned, tagged_images
-from kyverno_mp.program.image_policies.expressions import reads_namespace
 from kyverno_mp.program.image_policies.references import extracted, extractors_for
 from kyverno_mp.program.image_policies.scope import Body, Images, ImageScope
 from kyverno_mp.program.request import Request
@@ -40,10 +39,10 @@ from kyverno_mp.program.validating_policy.constraints import (
 from kyverno_mp.program.validating_policy.evaluate import annotated, message_of
 from kyverno_mp.program.validating_policy.exceptions import (
     LinkedException,
-    exempting,
-    is_expired,
+    applying,
     link_exceptions,
 )
+from kyverno_mp.program.validating_policy.reads import reads_namespace
 from kyverno_mp.program.validating_policy.scope import Facts, met
 from kyverno_mp.program.validating_policy.templates import Judge, of_pods
 from kyverno_mp.values.kubernetes.image import ImageSettings
@@ -75,13 +74,15 @@ class LinkedImagePolicy:
         "matching",
         "reads_namespace",
     )
+    is_derived = False
+    """Registries change, so no scan reproduces the results of a review."""
 
     def __init__(
         self, ir: ImageValidatingPolicyIR, *, of: ImageValidatingPolicyIR | None = None
     ) -> None:
         """``of``: the whole policy, if ``ir`` is only a part of it."""
         self.ir = of or ir
-        self.matching = MatchingCost(one.constraints for one in ir.bodies)
+        self.matching = MatchingCost(body.constraints for body in ir.bodies)
         namespace = ir.policy.namespace
         self._dialect = dialect_of(namespaced=bool(namespace))
         self._bodies = [
@@ -119,7 +120,7 @@ class LinkedImagePolicy:
         """
         namespace = self.ir.policy.namespace
         for body in self._bodies:
-            is_match, found = self._matched(body, facts)
+            is_match, judged = self._matched(body, facts)
             reasons: list[str] = []
             if is_match:
                 is_exempt = has_exceptions and not (of_files and body.ir.copy)
@@ -143,10 +144,10 @@ class LinkedImagePolicy:
                         reasons += scope.verification.reasons
 
                 if body.ir.copy == EXTRACTED and not facts.is_payload:
-                    found = _of_pods(facts, shared, judge)
+                    judged = _of_pods(facts, shared, judge)
                 else:
-                    found = judge(facts, shared)
-            yield Answer(body.ir.copy, found, is_match, tuple(reasons))
+                    judged = judge(facts, shared)
+            yield Answer(body.ir.copy, judged, is_match, tuple(reasons))
 
     def pins(
         self, facts: Facts, shared: Shared, images: Images, settings: ImageSettings
@@ -166,9 +167,11 @@ class LinkedImagePolicy:
                 raise
             except (ExpressionFailed, BudgetExceeded, DependencyError) as error:
                 problems = [error.message]
-            text = f"failed to update digest: {'; '.join(problems)}"
-            found = _verdict("mutateDigest", result.ERROR, text) if problems else None
-            yield patch, found
+            message = f"failed to update digest: {'; '.join(problems)}"
+            failed = (
+                _verdict("mutateDigest", result.ERROR, message) if problems else None
+            )
+            yield patch, failed
 
     def _pinned(
         self,
@@ -191,12 +194,12 @@ class LinkedImagePolicy:
         try:
             if not met(body.conditions, scope, self.ir.policy):
                 return [], []
-            if self._matching(self._exceptions, facts, scope, opened):
+            if applying(self._exceptions, facts, scope, opened, self.ir.policy):
                 return [], []
             tagged = tagged_images(
                 facts.request.object, body.terms.references, settings, facts.runtime
             )
-            scope.verification.load_ahead([one.text for one in tagged])
+            scope.verification.load_ahead([each.text for each in tagged])
             return pinned(tagged, scope.verification.digest)
         finally:
             scope.close()
@@ -211,8 +214,8 @@ class LinkedImagePolicy:
         is_match, fault = fault_or_match(body.ir.constraints, facts.request)
         if not fault:
             return is_match, None
-        text = f"failed to execute matching: {fault}"
-        return False, _verdict("match", result.ERROR, text)
+        message = f"failed to execute matching: {fault}"
+        return False, _verdict("match", result.ERROR, message)
 
     def _evaluated(
         self,
@@ -225,32 +228,15 @@ class LinkedImagePolicy:
         try:
             if not met(body.conditions, scope, self.ir.policy):
                 return None
-            matching = self._matching(exceptions, facts, scope, opened)
+            matching = applying(exceptions, facts, scope, opened, self.ir.policy)
             if matching:
                 return _exempt(matching)
             return self._of_images(body, scope, self._chosen(body, facts, scope))
         except DeadlinePassed:
             raise
         except (ExpressionFailed, BudgetExceeded, DependencyError) as error:
-            text = f"failed to evaluate policy: {error.message}"
-            return _verdict("evaluation", result.ERROR, text)
-
-    def _matching(
-        self,
-        exceptions: Sequence[LinkedException],
-        facts: Facts,
-        scope: ImageScope,
-        opened: Callable[[], ImageScope],
-    ) -> list[CelExceptionIR]:
-        """Return the exceptions that apply; reviews record their errors separately."""
-        if facts.faults is None:
-            return [
-                exception.ir
-                for exception in exceptions
-                if not is_expired(exception.ir, facts.runtime)
-                and met(exception.conditions, scope, self.ir.policy)
-            ]
-        return exempting(exceptions, facts, opened, partial(met, policy=self.ir.policy))
+            message = f"failed to evaluate policy: {error.message}"
+            return _verdict("evaluation", result.ERROR, message)
 
     def _chosen(
         self, body: Body, facts: Facts, scope: ImageScope
@@ -260,11 +246,11 @@ class LinkedImagePolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         extractors = extractors_for(facts.request, body.extractors, self._dialect)
-        found = extracted(extractors, scope.value)
+        images = extracted(extractors, scope.value)
         references, runtime = body.terms.references, facts.runtime
         return {
-            name: [one for one in listed if references.select(one, runtime)]
-            for name, listed in found.items()
+            name: [image for image in listed if references.select(image, runtime)]
+            for name, listed in images.items()
         }
 
     def _of_images(
@@ -274,32 +260,32 @@ class LinkedImagePolicy:
 
         Raises: ExpressionFailed, BudgetExceeded, DependencyError.
         """
-        images = [*dict.fromkeys(one for found in chosen.values() for one in found)]
-        tagged = next((one for one in images if "@" not in one), None)
+        images = [*dict.fromkeys(chain.from_iterable(chosen.values()))]
+        tagged = next((image for image in images if "@" not in image), None)
         if self.ir.needs_digests and tagged is not None:
-            text = f"image {tagged} does not have a digest"
-            return _verdict(self.ir.policy.name, result.FAIL, text)
+            message = f"image {tagged} does not have a digest"
+            return _verdict(self.ir.policy.name, result.FAIL, message)
         scope.verification.load_ahead(images)
         for image in images:
             scope.verification.load(image)
         scope.show(chosen, body.attestors)
-        found = self._decided(body, scope)
-        if self.ir.needs_verification and found.status == result.PASS:
-            scope.images.require(found, images)
-        return found
+        verdict = self._decided(body, scope)
+        if self.ir.needs_verification and verdict.status == result.PASS:
+            scope.images.require(verdict, images)
+        return verdict
 
     def _decided(self, body: Body, scope: ImageScope) -> RuleResult:
         """Return the verdict. Raises: ExpressionFailed, BudgetExceeded."""
         name = self.ir.policy.name
         for index, validation in enumerate(body.validations):
             if scope.value(validation.expression) is not True:
-                text = message_of(validation, scope, index)
-                found = _verdict(name, result.FAIL, text)
-                found.properties = annotated(body.annotations, scope)
-                return found
-        found = _verdict(name, result.PASS, "success")
-        found.properties = annotated(body.annotations, scope)
-        return found
+                message = message_of(validation, scope, index)
+                verdict = _verdict(name, result.FAIL, message)
+                verdict.properties = annotated(body.annotations, scope)
+                return verdict
+        verdict = _verdict(name, result.PASS, "success")
+        verdict.properties = annotated(body.annotations, scope)
+        return verdict
 
 
 def _of_pods(facts: Facts, shared: Shared, judge: Judge) -> RuleResult | None:
@@ -307,8 +293,8 @@ def _of_pods(facts: Facts, shared: Shared, judge: Judge) -> RuleResult | None:
     try:
         return of_pods(facts, shared, judge, result.IMAGE_VERIFY)
     except BudgetExceeded as error:
-        text = f"failed to evaluate policy: {error.message}"
-        return _verdict("evaluation", result.ERROR, text)
+        message = f"failed to evaluate policy: {error.message}"
+        return _verdict("evaluation", result.ERROR, message)
 
 
 def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
@@ -317,12 +303,12 @@ def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
     KYVERNO: the exceptions' keys are missing from the message, and the status is always
     skip, regardless of ``reportResult``.
     """
-    keys = tuple(one.key for one in matching)
-    text = _EXCEPTION + ", ".join("" for _ in keys)
+    keys = tuple(exception.key for exception in matching)
+    message = _EXCEPTION + ", ".join("" for _ in keys)
     return RuleResult(
-        "exception", result.VALIDATION, result.SKIP, text, exceptions=keys
+        "exception", result.VALIDATION, result.SKIP, message, exceptions=keys
     )
 
 
-def _verdict(rule: str, status: str, text: str) -> RuleResult:
-    return RuleResult(rule, result.IMAGE_VERIFY, status, cut(text))
+def _verdict(rule: str, status: str, message: str) -> RuleResult:
+    return RuleResult(rule, result.IMAGE_VERIFY, status, cut(message))

@@ -59,14 +59,14 @@ class _Globs:
 
     def matches(self, image: str) -> bool:
         texts = dict.fromkeys((image, same_host(image)))
-        return any(form.matches(one) for form in self._forms for one in texts)
+        return any(form.matches(each) for form in self._forms for each in texts)
 
 
 class References:
     """The linked ``matchImageReferences`` of a policy."""
 
     def __init__(
-        self, given: Sequence[ImageReferenceIR], *, by_tag: bool = False
+        self, references: Sequence[ImageReferenceIR], *, by_tag: bool = False
     ) -> None:
         """``by_tag``: an image with a tag and a digest is selected by its tag, too.
 
@@ -75,10 +75,10 @@ class References:
         """
         self._by_tag = by_tag
         self._tests: list[_Globs | Program] = [
-            _Globs(one.glob)
-            if one.expression is None
-            else link_expression(one.expression, ("ref",), library=_library())
-            for one in given
+            _Globs(reference.glob)
+            if reference.expression is None
+            else link_expression(reference.expression, ("ref",), library=_library())
+            for reference in references
         ]
 
     def select(self, image: str, runtime: Runtime) -> bool:
@@ -110,14 +110,14 @@ def _built_in(place: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
     environment = Environment(
         {"object": types.DYN, "oldObject": types.DYN}, library=dialect.library()
     )
-    found = {}
+    linked = {}
     for name in _CONTAINERS:
         text = (
             f"(object != null ? object : oldObject){place}.spec.?{name}.orValue([])"
             ".map(e, e.image)"
         )
-        found[name] = link(compile_expression(text, environment)[0], dialect)
-    return found
+        linked[name] = link(compile_expression(text, environment)[0], dialect)
+    return linked
 
 
 def extractors_for(

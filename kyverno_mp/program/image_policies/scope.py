@@ -19,7 +19,7 @@ from kyverno_mp.expr.cel.functions.kyverno.image_verification import (
 from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.ir.image_policies import ImageBodyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel import COST_MAX, link_validations
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
@@ -70,13 +70,13 @@ class Images:
             for image in images:
                 if self.verified.get(image):
                     continue
-                text = (
+                message = (
                     f"image {image} failed signature or attestation verification"
                     if image in self.verified
                     else f"image {image} is not verified: no policy performed a"
                     " signature or attestation check on it"
                 )
-                passed.status, passed.message = result.FAIL, cut(text)
+                passed.status, passed.message = result.FAIL, cut(message)
                 break
 
 
@@ -96,16 +96,7 @@ class Body:
         self.attestors = [
             LinkedAttestor(attestor, dialect) for attestor in ir.attestors
         ]
-        self.validations = [
-            Validation(
-                link(given.expression, dialect),
-                given.message,
-                link(given.message_expression, dialect)
-                if given.message_expression
-                else None,
-            )
-            for given in ir.validations
-        ]
+        self.validations = link_validations(ir.validations, dialect)
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
         access = ir.access
         self.terms = PolicyTerms(
@@ -139,13 +130,13 @@ class ImageScope(KindScope):
         self.verification = Verification(
             body.terms, images.begun(), facts.runtime, images.verified
         )
-        given = self._values
+        values = self._values
         self._values: tuple[Value, ...] = (
-            *given[:4],
+            *values[:4],
             None,
             None,
             {name: name for name in body.terms.attestations},
-            *given[5:],
+            *values[5:],
             VerifierContext(self.verification),
         )
 

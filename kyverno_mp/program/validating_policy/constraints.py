@@ -24,8 +24,6 @@ _ENTRIES_PER_STEP: Final = 8
 _LABELS_PER_STEP: Final = 16
 _RULE_STEPS: Final = 4
 _TERM_STEPS: Final = 2
-POLICIES_BETWEEN_CLOCK_CHECKS: Final = 16
-"""Each policy has a separate budget, and a small policy never checks the clock."""
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
@@ -37,16 +35,16 @@ def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, 
     """
     spaces = constraints.namespace_selector
     if spaces is not None and _lacks_labels(request):
-        text = f"Internal error occurred: {unread_labels(request.namespace)}"
+        unreadable = f"Internal error occurred: {unread_labels(request.namespace)}"
         without = msgspec.structs.replace(constraints, namespace_selector=None)
         is_match, fault = fault_or_match(without, request)
-        return False, fault or (text if is_match else "")
+        return False, fault or (unreadable if is_match else "")
     if spaces is not None and spaces.error and not has_namespace(request):
         spaces = None
     faults = [
-        f"Internal error occurred: {one.error}"
-        for one in (spaces, constraints.object_selector)
-        if one is not None and one.error
+        f"Internal error occurred: {selector.error}"
+        for selector in (spaces, constraints.object_selector)
+        if selector is not None and selector.error
     ]
     if not faults:
         return matches(constraints, request), ""
@@ -71,16 +69,14 @@ class MatchingCost:
     and users who can write policies in one namespace can write thousands of entries.
     """
 
-    __slots__ = ("_reads_labels", "_steps")
+    __slots__ = ("_reads_labels", "_steps", "is_free")
 
-    def __init__(self, given: Iterable[ConstraintsIR | None]) -> None:
-        found = [one for one in given if one is not None]
-        self._steps = sum(map(_steps_of, found))
-        self._reads_labels = sum(one.object_selector is not None for one in found)
-
-    def __bool__(self) -> bool:
-        """Return whether there is anything to match."""
-        return bool(self._steps)
+    def __init__(self, constraints: Iterable[ConstraintsIR | None]) -> None:
+        present = [each for each in constraints if each is not None]
+        self._steps = sum(map(_steps_of, present))
+        self._reads_labels = sum(each.object_selector is not None for each in present)
+        self.is_free = not self._steps
+        """Whether there is nothing to match."""
 
     def steps(self, request: Request) -> int:
         """Return the steps for a request."""

@@ -8,26 +8,20 @@ pkg/cel/policies/vpol/engine/engine.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.cel import EXTRACTED
-from kyverno_mp.ir.validating_policy import (
-    CelExceptionIR,
-    ValidatingBodyIR,
-    ValidatingPolicyIR,
-)
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
-from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel import COST_MAX, Validation, link_validations
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     Shared,
-    link,
     link_variables,
 )
 from kyverno_mp.program.request import Request
@@ -38,13 +32,9 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_by_kind,
     is_selector_free,
 )
-from kyverno_mp.program.validating_policy.exceptions import (
-    exempting,
-    is_expired,
-    link_exceptions,
-)
-from kyverno_mp.program.validating_policy.reads import policy_reads
-from kyverno_mp.program.validating_policy.scans import expressions_of, is_derived
+from kyverno_mp.program.validating_policy.exceptions import exempted, link_exceptions
+from kyverno_mp.program.validating_policy.reads import policy_reads, reads_namespace
+from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scope import (
     KYVERNO,
     NAMESPACED,
@@ -55,9 +45,6 @@ from kyverno_mp.program.validating_policy.scope import (
     pure_scope,
 )
 from kyverno_mp.program.validating_policy.templates import of_pods
-
-_NAMESPACE: Final = "namespaceObject"
-
 
 PASSED: Final = RuleResult("", result.VALIDATION, result.PASS, "success")
 SKIPPED: Final = RuleResult("", result.VALIDATION, result.SKIP, "skip")
@@ -95,16 +82,7 @@ class Body:
         RequestKind."""
         self.conditions = link_conditions(ir.conditions, before_variables(dialect))
         self.variables = link_variables(ir.variables, dialect)
-        self.validations = [
-            Validation(
-                link(given.expression, dialect),
-                given.message,
-                link(given.message_expression, dialect)
-                if given.message_expression
-                else None,
-            )
-            for given in ir.validations
-        ]
+        self.validations = link_validations(ir.validations, dialect)
         self.annotations = [*link_variables(ir.annotations, dialect).items()]
 
 
@@ -114,10 +92,10 @@ class LinkedValidatingPolicy:
     __slots__ = (
         "_bodies",
         "_exceptions",
-        "_is_derived",
         "_is_pure",
         "grouping",
         "ir",
+        "is_derived",
         "matching",
         "reads",
         "reads_namespace",
@@ -128,29 +106,25 @@ class LinkedValidatingPolicy:
     ) -> None:
         """``of``: the whole policy, if ``ir`` is only a part of it."""
         self.ir = of or ir
-        given = [one.constraints for one in ir.bodies]
-        self.grouping = MatchingCost(one for one in given if is_by_kind(one))
+        constraints = [each.constraints for each in ir.bodies]
+        self.grouping = MatchingCost(each for each in constraints if is_by_kind(each))
         """The cost of ``bodies_for``, once per RequestKind."""
-        self.matching = MatchingCost(one for one in given if not is_by_kind(one))
+        self.matching = MatchingCost(
+            each for each in constraints if not is_by_kind(each)
+        )
         """The cost for each request."""
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
-        self.reads_namespace = _reads_namespace(self.ir)
+        self.reads_namespace = reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
-        self._is_derived: bool | None = None
+        self.is_derived = is_derived(self.ir)
+        """Whether a scan can reproduce the results of a review."""
         self._is_pure = ir.effects == EFFECT_PURE
         self.reads = policy_reads(ir)
         """The fields of the object that the policy reads; None: unknown, or other data
         is read."""
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether a scan can reproduce the results of a review."""
-        if self._is_derived is None:
-            self._is_derived = is_derived(self.ir)
-        return self._is_derived
 
     def bodies_for(self, request: Request) -> tuple[Body, ...]:
         """Return the copies that may match requests of the same RequestKind."""
@@ -168,18 +142,18 @@ class LinkedValidatingPolicy:
         self, bodies: Sequence[Body], facts: Facts, shared: Shared
     ) -> list[RuleResult]:
         """Return the results of a review; ``bodies``: the result of ``bodies_for``."""
-        found: list[RuleResult] = []
+        results: list[RuleResult] = []
         for body in bodies:
-            one: RuleResult | None = None
+            judged: RuleResult | None = None
             if body.is_by_kind:
-                one = self._evaluated(body, facts, shared)
+                judged = self._evaluated(body, facts, shared)
             else:
-                is_match, one = self._matched(body, facts.request)
+                is_match, judged = self._matched(body, facts.request)
                 if is_match:
-                    one = self._evaluated(body, facts, shared)
-            if one is not None:
-                found.append(one)
-        return found
+                    judged = self._evaluated(body, facts, shared)
+            if judged is not None:
+                results.append(judged)
+        return results
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
         """Yield the answer of the original policy, then its copies' answers.
@@ -187,11 +161,11 @@ class LinkedValidatingPolicy:
         ``shared``: the values that all policies of this dialect share in one request.
         """
         for body in self._bodies:
-            is_match, found = self._matched(body, facts.request)
+            is_match, judged = self._matched(body, facts.request)
             if is_match:
-                found = self._evaluated(body, facts, shared)
-            is_dropped = found is None and is_selector_free(body.ir.constraints)
-            yield Answer(body.ir.copy, found, is_dropped)
+                judged = self._evaluated(body, facts, shared)
+            is_dropped = judged is None and is_selector_free(body.ir.constraints)
+            yield Answer(body.ir.copy, judged, is_dropped)
 
     def _matched(self, body: Body, request: Request) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector."""
@@ -202,16 +176,16 @@ class LinkedValidatingPolicy:
         is_match, fault = fault_or_match(body.ir.constraints, request)
         if not fault:
             return is_match, None
-        text = f"failed to execute matching: {fault}"
-        return False, _verdict(result.ERROR, text, "match")
+        message = f"failed to execute matching: {fault}"
+        return False, _verdict(result.ERROR, message, "match")
 
     def _evaluated(self, body: Body, facts: Facts, shared: Shared) -> RuleResult:
         if body.ir.copy != EXTRACTED or facts.is_payload:
             return self._of_object(body, facts, shared)
 
         def judge(facts: Facts, shared: Shared) -> RuleResult | None:
-            found = self._of_object(body, facts, shared)
-            return None if found is SKIPPED else found
+            judged = self._of_object(body, facts, shared)
+            return None if judged is SKIPPED else judged
 
         try:
             return of_pods(facts, shared, judge, result.VALIDATION) or SKIPPED
@@ -225,56 +199,30 @@ class LinkedValidatingPolicy:
         else:
             scope = KindScope(facts, shared, body.variables, COST_MAX, namespace)
         try:
-            if not self._exceptions:
-                return self._judged(body, scope)
-            scope.unset("exceptions")
-            return self._decided(body, scope, self._matching(scope, facts, shared))
+            exempt = None
+            if self._exceptions:
+                exempt = self._exempted(scope, facts, shared)
+            return exempt or self._judged(body, scope)
         except (ExpressionFailed, BudgetExceeded) as error:
             return _failed(error)
 
-    def _matching(
+    def _exempted(
         self, scope: KindScope, facts: Facts, shared: Shared
-    ) -> list[CelExceptionIR]:
-        """Return the exceptions that apply. Raises: ExpressionFailed, BudgetExceeded.
-
-        KYVERNO: upstream turns a failed exception into a policy error, so the author of
-        an exception can block all requests that the policy matches. In reviews, we
-        ignore a failed exception instead.
-        """
-        if facts.faults is None:
-            return [
-                exception.ir
-                for exception in self._exceptions
-                if not is_expired(exception.ir, facts.runtime)
-                and met(exception.conditions, scope, self.ir.policy)
-            ]
-        namespace = self.ir.policy.namespace
-
-        def opened() -> KindScope:
-            own = KindScope(facts, shared, {}, 0, namespace)
-            own.unset("exceptions")
-            return own
-
-        return exempting(
-            self._exceptions, facts, opened, partial(met, policy=self.ir.policy)
-        )
-
-    def _decided(
-        self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
-    ) -> RuleResult:
-        """Return the verdict on a matching object.
+    ) -> RuleResult | None:
+        """Return the result of an exempt object.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        # KYVERNO: this is the behaviour of 1.19; in 1.18 an exception for only some
-        # images or values cancels a full exception (docs/behaviour/v1.19 5).
-        if any(not (one.images or one.allowed_values) for one in matching):
-            return exempt(matching)
-        scope.allow(
-            [image for one in matching for image in one.images],
-            [value for one in matching for value in one.allowed_values],
+        policy = self.ir.policy
+
+        def opened() -> KindScope:
+            own = KindScope(facts, shared, {}, 0, policy.namespace)
+            own.unset("exceptions")
+            return own
+
+        return exempted(
+            self._exceptions, facts, scope, opened, result.VALIDATION, policy
         )
-        return self._judged(body, scope)
 
     def _judged(self, body: Body, scope: KindScope) -> RuleResult:
         """Return the verdict on an object that no exception fully exempts.
@@ -289,46 +237,26 @@ class LinkedValidatingPolicy:
                     continue
             except (ExpressionFailed, BudgetExceeded) as error:
                 return _failed(error, index)
-            text = message_of(validation, scope, index)
-            given = annotated(body.annotations, scope)
-            found = _verdict(result.FAIL, text, annotations=given)
-            found.validation = index
-            return found
+            message = message_of(validation, scope, index)
+            annotations = annotated(body.annotations, scope)
+            failed = _verdict(result.FAIL, message, annotations=annotations)
+            failed.validation = index
+            return failed
         if not body.annotations:
             return PASSED
-        given = annotated(body.annotations, scope)
-        return _verdict(result.PASS, "success", annotations=given)
-
-
-def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
-    given = [body.constraints for body in ir.bodies]
-    if any(one is not None and one.namespace_selector is not None for one in given):
-        return True
-    return any(_NAMESPACE in expression.text for expression in expressions_of(ir))
-
-
-def exempt(
-    matching: Sequence[CelExceptionIR], rule_type: str = result.VALIDATION
-) -> RuleResult:
-    """Return the result for exceptions; the highest priority decides."""
-    chosen = max(matching, key=lambda one: one.priority)
-    status, word = (
-        (result.PASS, "passed") if chosen.is_pass else (result.SKIP, "skipped")
-    )
-    keys = tuple(one.key for one in matching)
-    message = f"rule is {word} due to policy exception: {', '.join(keys)}"
-    return RuleResult("exception", rule_type, status, message, exceptions=keys)
+        annotations = annotated(body.annotations, scope)
+        return _verdict(result.PASS, "success", annotations=annotations)
 
 
 def message_of(validation: Validation, scope: KindScope, index: int) -> str:
     """Return the message of a failure. KYVERNO: it is not trimmed."""
-    text = validation.message
+    message = validation.message
     if validation.message_expression is not None:
         try:
-            text = scope.value(validation.message_expression)
+            message = scope.value(validation.message_expression)
         except ExpressionFailed as error:
-            text = f"failed to evaluate message expression: {error.message}"
-    return text or f"CEL expression validation failed at index {index}"
+            message = f"failed to evaluate message expression: {error.message}"
+    return message or f"CEL expression validation failed at index {index}"
 
 
 def annotated(
@@ -340,7 +268,7 @@ def annotated(
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, expression in annotations:
         try:
             value = scope.value(expression)
@@ -357,20 +285,20 @@ def annotated(
                 " conversion error from 'null_type' to 'string'",
             )
         if value:
-            found[key] = cut(value)
-    return found
+            values[key] = cut(value)
+    return values
 
 
 def _failed(error: ExpressionFailed | BudgetExceeded, index: int = -1) -> RuleResult:
     """Return the result of an error; ``index``: of the validation that failed."""
-    text = f"failed to load context: {error.message}"
-    found = _verdict(result.ERROR, text, "evaluation")
-    found.code = error.code
-    found.validation = index
-    return found
+    message = f"failed to load context: {error.message}"
+    failed = _verdict(result.ERROR, message, "evaluation")
+    failed.code = error.code
+    failed.validation = index
+    return failed
 
 
 def _verdict(
-    status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
+    status: str, message: str, rule: str = "", annotations: dict[str, str] | None = None
 ) -> RuleResult:
-    return RuleResult(rule, result.VALIDATION, status, cut(text), annotations or {})
+    return RuleResult(rule, result.VALIDATION, status, cut(message), annotations or {})

@@ -11,11 +11,13 @@ share its Verdicts, so metrics can recognise an outcome without building labels.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads, identifies
 from kyverno_mp.ir.cel import EXTRACTED
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
     OUTCOMES_WITH_MESSAGES_MAX,
@@ -136,25 +138,25 @@ class Group:
     ) -> None:
         """``request``: a request of this kind; ``outcomes``: those with messages."""
         applicable = [(policy, policy.bodies_for(request)) for policy in policies]
-        applicable = [(one, bodies) for one, bodies in applicable if bodies]
+        applicable = [(each, bodies) for each, bodies in applicable if bodies]
         self.members = tuple(
-            Member(at, one, bodies, _shared(one, PASSED), _shared(one, SKIPPED))
-            for at, (one, bodies) in enumerate(applicable)
+            Member(at, each, bodies, _shared(each, PASSED), _shared(each, SKIPPED))
+            for at, (each, bodies) in enumerate(applicable)
         )
         self.in_turn = sorted(
-            self.members, key=lambda one: bool(one.linked.ir.effects & SLOW)
+            self.members, key=lambda each: bool(each.linked.ir.effects & SLOW)
         )
         """The members in order of evaluation: slow members are last."""
         self.needs_io = any(member.linked.ir.effects & SLOW for member in self.members)
         self.reads_registry = any(
-            one.linked.ir.effects & EFFECT_REGISTRY for one in self.members
+            each.linked.ir.effects & EFFECT_REGISTRY for each in self.members
         )
-        self.fails = any(fails(one.linked) for one in self.members)
-        self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
+        self.fails = any(fails(each.linked) for each in self.members)
+        self.reads_namespace = any(each.linked.reads_namespace for each in self.members)
         self.recall, recalled = _recall(self.members)
         """Cache keys of the outcomes of policies that read only fields of the object,
         None without such policies."""
-        self.others = [one for one in self.in_turn if one.at not in recalled]
+        self.others = [each for each in self.in_turn if each.at not in recalled]
         """The members that every review evaluates, in order of evaluation."""
         self.is_used = False
         """Whether a review used it."""
@@ -164,24 +166,24 @@ class Group:
         """The group in keys of ``_with_messages``; with the group itself, that would be
         a reference cycle."""
 
-    def outcome(self, done: Done, known: Outcome | None) -> Outcome | None:
+    def outcome(self, done: Done, recalled: Outcome | None) -> Outcome | None:
         """Return the outcome of a review; None if it cannot be shared.
 
         ``done``: the results of each member, by position; ``known``: the outcome of the
         members that were not evaluated. Failures of ``others`` are not shared, because
         their messages can contain names.
         """
-        if known is None:
-            known = self.recalled(done)
-        if known is None or not self.others:
-            return known
-        codes = bytearray(known.codes)
+        if recalled is None:
+            recalled = self.recalled(done)
+        if recalled is None or not self.others:
+            return recalled
+        codes = bytearray(recalled.codes)
         for member in self.others:
             code = _code_of(done[member.at])
             if code not in (_PASSED, _SKIPPED):
                 return None
             codes[member.at] = code
-        return Outcome(bytes(codes), known.messages)
+        return Outcome(bytes(codes), recalled.messages)
 
     def recalled(self, done: Done) -> Outcome | None:
         """Return the outcome without ``others``; None if it cannot be cached."""
@@ -201,11 +203,11 @@ class Group:
             return None
         return Outcome(bytes(codes), tuple(messages))
 
-    def fill(self, done: Done, known: Outcome) -> None:
+    def fill(self, done: Done, recalled: Outcome) -> None:
         """Add the results of the members that were not evaluated."""
         skipped = {member.at for member in self.others}
-        messages = iter(known.messages)
-        for member, code in zip(self.members, known.codes, strict=True):
+        messages = iter(recalled.messages)
+        for member, code in zip(self.members, recalled.codes, strict=True):
             if member.at not in skipped:
                 verdict_of_code = _verdict_of(member, code, messages)
                 done[member.at] = verdict_of_code.response.results
@@ -215,19 +217,19 @@ class Group:
         is_quiet = not outcome.messages
         key: _Key = outcome.codes if is_quiet else (self._name, outcome)
         outcomes = self._outcomes if is_quiet else self._with_messages
-        known = outcomes.get(key)
-        if known is None:
+        shared = outcomes.get(key)
+        if shared is None:
             most = OUTCOMES_OF_A_GROUP_MAX if is_quiet else OUTCOMES_WITH_MESSAGES_MAX
             if len(outcomes) >= most:
                 outcomes.clear()
             messages = iter(outcome.messages)
-            found = tuple(
-                _verdict_of(one, code, messages)
-                for one, code in zip(self.members, outcome.codes, strict=True)
+            verdicts = tuple(
+                _verdict_of(each, code, messages)
+                for each, code in zip(self.members, outcome.codes, strict=True)
             )
-            responses = SharedResponses(one.response for one in found)
-            known = outcomes[key] = Verdicts(found, responses, is_quiet)
-        return known
+            responses = SharedResponses(each.response for each in verdicts)
+            shared = outcomes[key] = Verdicts(verdicts, responses, is_quiet)
+        return shared
 
 
 _Key = bytes | tuple[object, Outcome]
@@ -268,26 +270,41 @@ def _code_of(results: Sequence[RuleResult] | None) -> int | None:
     """Return the code of a member's results; None if no code expresses them."""
     if results is None or len(results) != 1:
         return None
-    (found,) = results
-    if found is PASSED:
+    (rule_result,) = results
+    if rule_result is PASSED:
         return _PASSED
-    if found is SKIPPED:
+    if rule_result is SKIPPED:
         return _SKIPPED
-    is_plain = found.status == FAIL and not found.properties
-    if not is_plain or not 0 <= found.validation <= _INDEX_MAX:
+    is_plain = rule_result.status == FAIL and not rule_result.properties
+    if not is_plain or not 0 <= rule_result.validation <= _INDEX_MAX:
         return None
-    return _FAILED + found.validation
+    return _FAILED + rule_result.validation
 
 
-def fails(linked: LinkedValidatingPolicy) -> bool:
+class _Denying(Protocol):
+    """A linked policy whose actions can deny a request."""
+
+    @property
+    def ir(self) -> ValidatingPolicyIR | ImageValidatingPolicyIR: ...
+
+    @property
+    def is_derived(self) -> bool: ...
+
+
+def fails(linked: _Denying) -> bool:
     """Return whether a request is denied when the policy cannot be evaluated."""
     return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
 
 
 def verdict(
-    linked: LinkedValidatingPolicy, results: list[RuleResult], *, is_evaluated: bool
+    linked: _Denying, results: list[RuleResult], *, is_evaluated: bool
 ) -> Verdict:
-    """Return a policy's verdict; ``is_evaluated``: the policy could be evaluated."""
+    """Return a policy's verdict; ``is_evaluated``: the policy could be evaluated.
+
+    KYVERNO: any error of an expression or of a registry denies, regardless of the
+    failurePolicy. Otherwise, the owner of a registry could bypass a policy by not
+    responding.
+    """
     enforces = DENY in linked.ir.actions
     response = PolicyResponse(
         linked.ir.policy, results, "Enforce" if enforces else "Audit"

@@ -16,12 +16,8 @@ from typing import Final, TypeAlias
 
 from kyverno_mp.errors import (
     DeadlinePassed,
-    Error,
-    ExpressionFailed,
-    Preempted,
-    without_frames,
 )
-from kyverno_mp.expr.scope import Pace, Runtime
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import (
     CANDIDATE_PLANS_MAX,
     LINKED_RULES_MAX,
@@ -29,21 +25,12 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import kind_of
-from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.rule_ref import Ahead
 from kyverno_mp.program.recall.verdicts import Key
 from kyverno_mp.program.request import Request, RequestKind
-from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.constraints import (
-    POLICIES_BETWEEN_CLOCK_CHECKS,
-    make_room,
-)
-from kyverno_mp.program.validating_policy.evaluate import (
-    PASSED,
-    SKIPPED,
-    LinkedValidatingPolicy,
-)
+from kyverno_mp.program.validating_policy.constraints import make_room
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.group import (
     Done,
     Group,
@@ -56,11 +43,15 @@ from kyverno_mp.program.validating_policy.group import (
     verdict,
 )
 from kyverno_mp.program.validating_policy.planner import (
-    CelPlannerOf,
+    PathPolicies,
     is_in_namespace,
-    is_namespace,
 )
-from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.program.validating_policy.review_run import (
+    LeftOut,
+    ReviewRun,
+    bound,
+)
+from kyverno_mp.program.validating_policy.scope import ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.values.jsonvalue import Json
 
@@ -97,8 +88,7 @@ class CelPlan:
         self._failed: set[int] = set()
         """Positions of policies that could not be evaluated for a reason other than
         expressions."""
-        self.left_out: list[tuple[LinkedValidatingPolicy, Exception]] = []
-        """These policies with the reasons, and policies with a failed exception."""
+        self.left_out: LeftOut = []
         self.needs_io = group.needs_io
         self.fails = group.fails
         self.reads_namespace = group.reads_namespace
@@ -111,25 +101,25 @@ class CelPlan:
         """
         group, done = self._group, self._done
         shared = self._shared = self._shared or ReviewShared(self._request)
-        key, known = self._recalled(shared.object)
-        if known is not None and not group.others:
-            return group.verdicts(known)
+        key, recalled = self._recalled(shared.object)
+        if recalled is not None and not group.others:
+            return group.verdicts(recalled)
         try:
-            members = group.in_turn if known is None else group.others
+            members = group.in_turn if recalled is None else group.others
             self._evaluate(members, shared, deadline_ns, pace)
         except DeadlinePassed:
-            if known is not None:
-                group.fill(done, known)
+            if recalled is not None:
+                group.fill(done, recalled)
             raise
-        if known is None and key is not None and self._characters_left > 0:
+        if recalled is None and key is not None and self._characters_left > 0:
             learned = group.recalled(done)
             if learned is not None:
                 self._engine.verdicts.keep(key, learned)
-        outcome = group.outcome(done, known)
+        outcome = group.outcome(done, recalled)
         if outcome is not None:
             return group.verdicts(outcome)
-        if known is not None:
-            group.fill(done, known)
+        if recalled is not None:
+            group.fill(done, recalled)
         return self.verdicts()
 
     def _evaluate(
@@ -140,36 +130,24 @@ class CelPlan:
         pace: Pace | None,
     ) -> None:
         """Evaluate those of the members that were not evaluated before."""
-        request, done = self._request, self._done
-        runtime = self._engine.open(request, deadline_ns, pace).runtime
-        ports = self._engine.cluster_data.cel
-        namespace = None
-        if self.reads_namespace:
-            namespace = namespace_object(self._engine, request, deadline_ns)
-        faults: list[ExpressionFailed] = []
-        facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
+        done = self._done
+        run = ReviewRun(
+            self._engine,
+            self._request,
+            deadline_ns,
+            pace,
+            self.left_out,
+            reads_namespace=self.reads_namespace,
+        )
+        attempt, facts = run.attempt, run.facts
         for turn, (at, linked, bodies, _, _) in enumerate(members, 1):
             if done[at] is not None:
                 continue
-            runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
-            try:
-                if linked.matching:
-                    runtime.charge(linked.matching.steps(request))
-                if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
-                    runtime.check_clock()
-                results = linked.results(bodies, facts, shared)
-            except Preempted:
-                raise
-            except Exception as error:
-                if isinstance(error, DeadlinePassed) and self._is_over(runtime):
-                    raise
+            results = attempt(turn, linked, linked.results, bodies, facts, shared)
+            if results is None:
                 self._failed.add(at)
-                self.left_out.append((linked, without_frames(error)))
-                results = [_not_evaluated(error)]
+                results = [run.failure(result.VALIDATION, "failed to load context")]
             done[at] = results
-            if faults:
-                self.left_out += [(linked, fault) for fault in faults]
-                faults.clear()
             self._characters_left -= bound(results, self._characters_left)
 
     def _recalled(self, target: Json) -> tuple[Key | None, Outcome | None]:
@@ -178,18 +156,18 @@ class CelPlan:
         key = None if recall is None else recall.key(self._request, target)
         if key is None or recall is None:
             return None, None
-        known = self._engine.verdicts.find(key)
-        recall.count(known)
-        return key, known
+        outcome = self._engine.verdicts.find(key)
+        recall.count(outcome)
+        return key, outcome
 
     def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""
-        found = [
-            verdict(one.linked, results, is_evaluated=one.at not in self._failed)
-            for one, results in zip(self._group.members, self._done, strict=False)
+        verdicts = [
+            verdict(each.linked, results, is_evaluated=each.at not in self._failed)
+            for each, results in zip(self._group.members, self._done, strict=False)
             if results
         ]
-        return Verdicts(found, [one.response for one in found])
+        return Verdicts(verdicts, [each.response for each in verdicts])
 
     def unfinished_fails(self) -> bool:
         """Return whether a missing verdict denies because of a failurePolicy."""
@@ -200,26 +178,8 @@ class CelPlan:
             if member.at not in done
         )
 
-    def _is_over(self, runtime: Runtime) -> bool:
-        end_ns = runtime.review_deadline_ns
-        return not end_ns or self._engine.now_ns() >= end_ns
 
-
-def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json:
-    """Return ``namespaceObject``; None for a cluster-scoped object.
-
-    A Namespace that is being created does not exist in the cluster yet.
-    """
-    objects = engine.cluster_data.cel.namespaces
-    if not request.namespace or objects is None:
-        return None
-    if is_namespace(request) and request.operation == "CREATE":
-        return None
-    found = objects.namespace(request.namespace, deadline_ns)
-    return None if found is None else {"spec": {}, "status": {}, **found}
-
-
-class CelPlanner(CelPlannerOf[LinkedValidatingPolicy]):
+class CelPlanner(PathPolicies[LinkedValidatingPolicy]):
     """Creates plans from one snapshot generation."""
 
     __slots__ = ("_engine", "_groups", "_kept", "_outcomes")
@@ -253,15 +213,14 @@ class CelPlanner(CelPlannerOf[LinkedValidatingPolicy]):
         if is_namespaced and not is_in_namespace(request):
             return None
         namespace = request.namespace if is_namespaced else ""
-        asked = (kind_of(request), namespace, names)
-        group = self._groups.get(asked)
+        key = (kind_of(request), namespace, names)
+        group = self._groups.get(key)
         if group is None:
-            found = self._source.candidates(request, namespace, pace)
-            named = [one for one in found if not names or one.ir.policy.name in names]
+            named = self._named(request, namespace, names, pace)
             if pace is not None:
-                make_room((one.grouping for one in named), request, pace)
+                make_room((each.grouping for each in named), request, pace)
             group = Group(named, request, self._outcomes)
-            self._keep(asked, group)
+            self._keep(key, group)
         group.is_used = True
         return CelPlan(self._engine, request, group) if group.members else None
 
@@ -272,57 +231,27 @@ class CelPlanner(CelPlannerOf[LinkedValidatingPolicy]):
 
     def ahead(self, previous: "CelPlanner | None") -> Iterator[Ahead]:
         """Yield the groups that reviews used, to be made before reviews need them."""
-        for asked in () if previous is None else previous.used():
-            yield Ahead(0, partial(self._prepare, asked))
+        for key in () if previous is None else previous.used():
+            yield Ahead(0, partial(self._prepare, key))
 
     def used(self) -> list[_Asked]:
         """Return the kinds, namespaces and names of the reviews so far."""
         # Copy first: reviews add groups at the same time.
         groups = list(self._groups.items())
-        return [asked for asked, group in groups if group.is_used]
+        return [key for key, group in groups if group.is_used]
 
-    def _prepare(self, asked: _Asked) -> None:
-        kind, namespace, names = asked
+    def _prepare(self, key: _Asked) -> None:
+        kind, namespace, names = key
         request = request_of(kind, namespace)
         if not self._source.is_linked(request, namespace):
             # There are too many to link ahead.
             return
-        found = self._source.candidates(request, namespace, None)
-        named = [one for one in found if not names or one.ir.policy.name in names]
-        self._keep(asked, Group(named, request, self._outcomes))
+        named = self._named(request, namespace, names, None)
+        self._keep(key, Group(named, request, self._outcomes))
 
-    def _keep(self, asked: _Asked, group: Group) -> None:
+    def _keep(self, key: _Asked, group: Group) -> None:
         is_full = len(self._groups) >= CANDIDATE_PLANS_MAX
         if is_full or self._kept > LINKED_RULES_MAX:
             self._groups, self._kept = {}, 0
-        self._groups[asked] = group
+        self._groups[key] = group
         self._kept += len(group.members)
-
-
-def bound(results: Sequence[RuleResult], left: int) -> int:
-    """Shorten messages beyond the review's limit; return their number of characters."""
-    count = 0
-    for each in results:
-        if each is PASSED or each is SKIPPED:
-            continue
-        texts = (each.message, *each.properties.values())
-        count += sum(map(len, texts))
-        if count > left:
-            each.message = shortened(each.message)
-            each.properties = {
-                name: shortened(text) for name, text in each.properties.items()
-            }
-    return count
-
-
-def _not_evaluated(error: Exception) -> RuleResult:
-    """Return the error of a policy that could not be evaluated."""
-    message = "internal error, see the log"
-    if isinstance(error, Error):
-        message = f"{error.message} ({error.code})"
-    return RuleResult(
-        "evaluation",
-        result.VALIDATION,
-        result.ERROR,
-        cut(f"failed to load context: {message}"),
-    )

@@ -1,18 +1,20 @@
 """Decide which CEL policies a scan evaluates, and whose results it can reproduce.
 
-Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived, expressions_of.
+Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived; is_of_objects
+for other kinds, too.
 Next: reports/plan.py; webhook/review/cel_validating.py sends the results that a scan
 cannot reproduce.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.scope import names_any
 
 _CREATIONS: Final = frozenset({"*", "CREATE"})
@@ -32,12 +34,13 @@ def is_scanned(ir: ValidatingPolicyIR) -> bool:
 
 def is_derived(ir: ValidatingPolicyIR) -> bool:
     """Return whether a scan can reproduce every result of a review."""
-    return (
-        is_scanned(ir)
-        and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(
-            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
-        )
+    return is_scanned(ir) and is_of_objects(ir)
+
+
+def is_of_objects(ir: ValidatingPolicyIR | MutatingPolicyIR) -> bool:
+    """Return whether the results depend on the object, and on nothing of a request."""
+    return is_of_creations(body.constraints for body in ir.bodies) and not any(
+        names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
     )
 
 
@@ -53,16 +56,3 @@ def is_of_creations(constraints: Iterable[ConstraintsIR | None]) -> bool:
         if constraint is not None
         for rule in constraint.rules
     )
-
-
-def expressions_of(ir: ValidatingPolicyIR) -> Iterator[Expression]:
-    """Yield all expressions of a policy, its copies and its exceptions."""
-    for body in ir.bodies:
-        for named in (*body.conditions, *body.variables, *body.annotations):
-            yield named.expression
-        for given in body.validations:
-            yield given.expression
-            if given.message_expression is not None:
-                yield given.message_expression
-    for exception in ir.exceptions:
-        yield from (condition.expression for condition in exception.conditions)

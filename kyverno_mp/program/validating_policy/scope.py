@@ -286,15 +286,15 @@ def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
     request = facts.trigger or facts.request
     if facts.is_review:
         # K8S: the API server omits absent and empty fields.
-        found = {**(request.review_request or {})}
-        found["object"] = found.get("object")
-        found["oldObject"] = found.get("oldObject")
-        return found
-    found = request_value(request, own_namespace=True)
-    found["dryRun"] = request.dry_run
-    found["object"] = shared.object or None
-    found["oldObject"] = shared.old_object or None
-    return found
+        variable = {**(request.review_request or {})}
+        variable["object"] = variable.get("object")
+        variable["oldObject"] = variable.get("oldObject")
+        return variable
+    variable = request_value(request, own_namespace=True)
+    variable["dryRun"] = request.dry_run
+    variable["object"] = shared.object or None
+    variable["oldObject"] = shared.old_object or None
+    return variable
 
 
 def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
@@ -307,17 +307,17 @@ def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
         return None
     kind = (request.review_request or {}).get("kind") or {}
     group, version, name = (kind.get(key, "") for key in ("group", "version", "kind"))
-    found = resource
+    reviewed = resource
     api_version = f"{group}/{version}" if group else version
-    if found.get("kind") != name or found.get("apiVersion") != api_version:
-        found = {**found, "apiVersion": api_version, "kind": name}
+    if reviewed.get("kind") != name or reviewed.get("apiVersion") != api_version:
+        reviewed = {**reviewed, "apiVersion": api_version, "kind": name}
     if request.namespace and (group, name) != ("", "Namespace"):
-        metadata = found.get("metadata")
-        given = metadata if type(metadata) is dict else {}
-        if given.get("namespace") != request.namespace:
-            given = {**given, "namespace": request.namespace}
-            found = {**found, "metadata": given}
-    return found
+        metadata = reviewed.get("metadata")
+        own = metadata if type(metadata) is dict else {}
+        if own.get("namespace") != request.namespace:
+            own = {**own, "namespace": request.namespace}
+            reviewed = {**reviewed, "metadata": own}
+    return reviewed
 
 
 def met(

@@ -102,12 +102,12 @@ class CelSource(Generic[LinkedT]):
 
     def _positions_for(self, request: Request, namespace: str) -> tuple[int, ...]:
         group, _, resource = resource_of(request)
-        asked = (group, resource, request.subresource, request.operation, namespace)
-        positions = self._found.get(asked)
+        key = (group, resource, request.subresource, request.operation, namespace)
+        positions = self._found.get(key)
         if positions is None:
             if len(self._found) >= CANDIDATE_PLANS_MAX:
                 self._found.clear()
-            positions = self._found[asked] = self._positions(asked)
+            positions = self._found[key] = self._positions(key)
         return positions
 
     def take_over(self, previous: "CelSource[LinkedT]") -> list[LinkedT]:
@@ -115,12 +115,12 @@ class CelSource(Generic[LinkedT]):
 
         Return the others, which are replaced or deleted.
         """
-        known = previous.linked()
-        for at in range(self._index.policy_count if known else 0):
-            policy = known.pop(self._index.digest(at), None)
+        linked = previous.linked()
+        for at in range(self._index.policy_count if linked else 0):
+            policy = linked.pop(self._index.digest(at), None)
             if policy is not None:
                 self._linked[at] = policy
-        return list(known.values())
+        return list(linked.values())
 
     def ahead(self, previous: "CelSource[LinkedT] | None") -> Iterator[Ahead]:
         """Yield what to link before this generation is served.
@@ -128,8 +128,8 @@ class CelSource(Generic[LinkedT]):
         These are the policies for the kinds of previous requests, and those of which
         one review may need many.
         """
-        for asked in () if previous is None else previous.asked():
-            self._found[asked] = positions = self._positions(asked)
+        for key in () if previous is None else previous.asked():
+            self._found[key] = positions = self._positions(key)
             yield from self._unlinked(positions)
         for posting in self._index.crowded():
             yield from self._unlinked(at >> 16 for at in posting)
@@ -166,20 +166,20 @@ class CelSource(Generic[LinkedT]):
             link = partial(self._link_at, position)
             return self._stand_in(position, Relinking(link, error))
 
-    def _positions(self, asked: _Asked) -> tuple[int, ...]:
-        group, resource, subresource, operation, namespace = asked
+    def _positions(self, key: _Asked) -> tuple[int, ...]:
+        group, resource, subresource, operation, namespace = key
         dimension = BY_NAMESPACE if namespace else BY_NOTHING
-        index, found = self._index, set[int]()
+        index, positions = self._index, set[int]()
         for row in index.selectors(resource):
             if not _selects(row.selector, group, resource, subresource):
                 continue
-            for one in (operation, ANY_OPERATION):
-                if not index.dimensions(row.number, one) >> dimension & 1:
+            for either in (operation, ANY_OPERATION):
+                if not index.dimensions(row.number, either) >> dimension & 1:
                     continue
-                handle = index.find(row.number, one, dimension, namespace)
+                handle = index.find(row.number, either, dimension, namespace)
                 if handle:
-                    found.update(at >> 16 for at in index.posting(handle))
-        return tuple(sorted(found))
+                    positions.update(at >> 16 for at in index.posting(handle))
+        return tuple(sorted(positions))
 
     def _link(self, position: int, pace: Pace | None) -> LinkedT:
         """Link one policy, in a thread if it is large; one thread links at a time."""
@@ -196,12 +196,12 @@ class CelSource(Generic[LinkedT]):
                 pace.make_room()
             lock.acquire()
         try:
-            known = self._linked.get(position)
-            if known is None:
+            linked = self._linked.get(position)
+            if linked is None:
                 if len(self._linked) >= LINKED_RULES_MAX:
                     self._linked.clear()
-                known = self._linked[position] = self._linked_or_stand_in(position)
-            return known
+                linked = self._linked[position] = self._linked_or_stand_in(position)
+            return linked
         finally:
             if lock is not None:
                 lock.release()

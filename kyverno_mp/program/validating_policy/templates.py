@@ -40,23 +40,23 @@ def of_pods(
     """
     templates = list(_pods_of(facts))
     if not templates:
-        given = facts.request.object or facts.request.old_object
-        kind = f"{given.get('apiVersion')}/{given.get('kind')}"
+        resource = facts.request.object or facts.request.old_object
+        kind = f"{resource.get('apiVersion')}/{resource.get('kind')}"
         message = f"extraction mode: no pod template found in {kind}"
         return RuleResult("", rule_type, result.ERROR, cut(f"error: {message}"))
     passed: RuleResult | None = None
     exempt: RuleResult | None = None
     for path, request in templates:
-        found = judge(facts._replace(request=request), type(shared)(request))
-        if found is None:
+        judged = judge(facts._replace(request=request), type(shared)(request))
+        if judged is None:
             continue
-        if found.status in (result.FAIL, result.ERROR):
-            found.message = cut(f"{found.message} (pod template at {path})")
-            return found
-        if found.rule == _EXCEPTION:
-            exempt = exempt or found
-        elif found.status == result.PASS:
-            passed = found
+        if judged.status in (result.FAIL, result.ERROR):
+            judged.message = cut(f"{judged.message} (pod template at {path})")
+            return judged
+        if judged.rule == _EXCEPTION:
+            exempt = exempt or judged
+        elif judged.status == result.PASS:
+            passed = judged
     return passed or exempt
 
 
@@ -74,10 +74,10 @@ def _pods_of(facts: Facts) -> Iterator[tuple[str, Request]]:
 
 
 def _templates(
-    given: Mapping[str, Json], runtime: Runtime
+    resource: Mapping[str, Json], runtime: Runtime
 ) -> Iterator[tuple[str, dict[str, Json]]]:
     """Yield (path, template) of each template, in the object's order."""
-    waiting: list[tuple[str, Json]] = [("spec", given.get("spec"))]
+    waiting: list[tuple[str, Json]] = [("spec", resource.get("spec"))]
     while waiting:
         path, node = waiting.pop()
         runtime.charge(1)

@@ -18,7 +18,7 @@ import msgspec
 
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.program.image_policies.expressions import expressions_of
+from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import names_any
 from kyverno_mp.reports.entries import KYVERNO

@@ -1,4 +1,4 @@
-"""Link the policies of ``policies.kyverno.io``: a function and a row for each.
+"""Link the policies of ``policies.kyverno.io``: a row for each kind.
 
 Room: webhook. Takes: a LinkContext, a segment of the snapshot. Gives: a Linked
 generation, and LINKS. Next: followed, webhook/start.py, which follows each row.
@@ -7,23 +7,26 @@ Source: docs/architecture.md 3.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.cel_sources import (
-    generating_source,
-    image_source,
-    mutating_source,
-    validating_source,
+from kyverno_mp.program.cel_policies.generating_plan import (
+    GeneratingPlanner,
+    LinkedGeneratingTrigger,
 )
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.scope import Begin
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -45,56 +48,56 @@ class LinkContext(NamedTuple):
     """Starts the verification of the images of a review."""
 
 
-def link_validating(
-    context: LinkContext, segment: Segment, knows: Knows
-) -> Linked[CelPlanner]:
-    """Link ValidatingPolicies."""
-    policies = CelSegment(segment, ValidatingPolicyIR)
-    source = validating_source(context.engine, policies, policies.record)
-    planner = CelPlanner(context.engine, source, knows)
-    return Linked(policies, (source, planner), planner)
+class _Kind(NamedTuple):
+    """The record, the linked policy and the planner of a kind."""
+
+    record: type[Any]
+    linked: Callable[[Any], Any]
+    planner: Callable[[LinkContext, CelSource[Any], Knows], Any]
+    has_groups: bool = False
+    """Whether the planner itself is prepared before reviews use it."""
 
 
-def link_mutating(
-    context: LinkContext, segment: Segment, knows: Knows
-) -> Linked[MutatingPlanner]:
-    """Link MutatingPolicies."""
-    policies = CelSegment(segment, MutatingPolicyIR)
-    source = mutating_source(context.engine, policies, policies.record)
-    return Linked(
-        policies,
-        (source,),
-        MutatingPlanner(context.engine, source, knows, context.background_user),
-    )
+def _link(
+    kind: _Kind, context: LinkContext, segment: Segment, knows: Knows
+) -> Linked[Any]:
+    policies = CelSegment(segment, kind.record)
+    source = cel_source(kind.linked, context.engine, policies, policies.record)
+    planner = kind.planner(context, source, knows)
+    sources = (source, planner) if kind.has_groups else (source,)
+    return Linked(policies, sources, planner)
 
 
-def link_generating(
-    context: LinkContext, segment: Segment, knows: Knows
-) -> Linked[GeneratingPlanner]:
-    """Link the triggers of GeneratingPolicies."""
-    policies = CelSegment(segment, GeneratingPolicyIR)
-    source = generating_source(context.engine, policies, policies.record)
-    return Linked(
-        policies, (source,), GeneratingPlanner(source, knows, context.background_user)
-    )
-
-
-def link_images(
-    context: LinkContext, segment: Segment, knows: Knows
-) -> Linked[ImagePlanner]:
-    """Link ImageValidatingPolicies."""
-    policies = CelSegment(segment, ImageValidatingPolicyIR)
-    source = image_source(context.engine, policies, policies.record)
-    return Linked(
-        policies, (source,), ImagePlanner(context.engine, source, knows, context.begin)
-    )
-
-
+_KINDS: Final[Mapping[PolicyKind, _Kind]] = {
+    VALIDATING_POLICY: _Kind(
+        ValidatingPolicyIR,
+        LinkedValidatingPolicy,
+        lambda context, source, knows: CelPlanner(context.engine, source, knows),
+        has_groups=True,
+    ),
+    MUTATING_POLICY: _Kind(
+        MutatingPolicyIR,
+        LinkedMutatingPolicy,
+        lambda context, source, knows: MutatingPlanner(
+            context.engine, source, knows, context.background_user
+        ),
+    ),
+    IMAGE_VALIDATING_POLICY: _Kind(
+        ImageValidatingPolicyIR,
+        LinkedImagePolicy,
+        lambda context, source, knows: ImagePlanner(
+            context.engine, source, knows, context.begin
+        ),
+    ),
+    GENERATING_POLICY: _Kind(
+        GeneratingPolicyIR,
+        LinkedGeneratingTrigger,
+        lambda context, source, knows: GeneratingPlanner(
+            source, knows, context.background_user
+        ),
+    ),
+}
 LINKS: Final[
     Mapping[PolicyKind, Callable[[LinkContext, Segment, Knows], Linked[Any]]]
-] = {
-    VALIDATING_POLICY: link_validating,
-    MUTATING_POLICY: link_mutating,
-    IMAGE_VALIDATING_POLICY: link_images,
-    GENERATING_POLICY: link_generating,
-}
+] = {kind: partial(_link, row) for kind, row in _KINDS.items()}
+"""What links a generation of each kind; ``knows``: as for FollowedPolicies."""

@@ -13,35 +13,24 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.cel_policies.plan import CelMutations, MutatingPlan
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.webhook.ports import Plans
-from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, Review
 
 
-class CelMutatingHandler:
+class CelMutatingHandler(Handler[MutatingPlan]):
     """The handler of ``/mpol`` and of ``/nmpol``."""
 
-    __slots__ = ("plan",)
-
-    def __init__(self, plans: Plans[MutatingPlan]) -> None:
-        self.plan = plans.plan
-
-    def takes(self, _request: Request) -> bool:
-        """Accept every operation, because a deletion can change other objects."""
-        return True
+    __slots__ = ()
 
     def evaluate(self, review: Review, plan: MutatingPlan, pace: Pace | None) -> bytes:
         """Answer with the changes of all policies."""
         # Before the verdict: a preempted evaluation has reported nothing yet.
-        found = _triggered(review, plan, pace)
+        triggered = _triggered(review, plan, pace)
         done = plan.run(review.deadline_ns, pace)
         if review.is_abandoned():
             return ABANDONED
         answer = _answer(review, done)
-        _record(review, found)
+        review.record_triggers(triggered)
         return answer
-
-    def passed(self, _review: Review) -> None:
-        """Do nothing: the validating webhook records changes of sources."""
 
     def evaluate_rest(
         self, review: Review, plan: MutatingPlan, failure: Failure, pace: Pace
@@ -52,13 +41,12 @@ class CelMutatingHandler:
             return review.deny(failure.message, done.responses)
         answer = _answer(review, done, failure.message)
         if plan.triggers and not review.request.dry_run:
-            _record(review, plan.triggered_by_match())
+            review.record_triggers(plan.triggered_by_match())
         return answer
 
 
 def _answer(review: Review, done: CelMutations, *problems: str) -> bytes:
-    for policy, error in done.left_out:
-        review.note(error, policy.key)
+    review.note_left_out(done.left_out)
     refusals = [f"Policy {policy.name}: {text}" for policy, text in done.refusals()]
     responses = list(done.responses)
     if refusals:
@@ -101,18 +89,6 @@ def _triggered(
 
     Raises: Preempted.
     """
-    is_recorded = review.dependencies.triggers is not None
-    if not (is_recorded and plan.triggers) or review.request.dry_run:
+    if not (plan.triggers and review.records_triggers):
         return ()
     return plan.triggered(review.deadline_ns, pace)
-
-
-def _record(review: Review, found: Sequence[Triggered]) -> None:
-    """Record the triggered policies; a failure does not change the answer."""
-    triggers = review.dependencies.triggers
-    if triggers is None or not found or not review.is_let_pass:
-        return
-    try:
-        triggers.triggered(review.request, found)
-    except Exception as error:  # noqa: BLE001 - the exit for internal errors
-        review.note(error)

@@ -22,8 +22,8 @@ from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
 from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import WARN, CelPlan
 from kyverno_mp.program.validating_policy.planner import is_in_namespace
-from kyverno_mp.webhook.ports import Plans, PlanT_co
-from kyverno_mp.webhook.review.review import ABANDONED, Failure, PlanT, Review
+from kyverno_mp.webhook.ports import PlanT_co
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, PlanT, Review
 
 AnyPlan = CelPlan | ImagePlan
 _WORDS = {FAIL: "failed", ERROR: "error"}
@@ -99,10 +99,10 @@ class CelPlans(Generic[PlanT]):
         if not policy_key.startswith("/"):
             return _names_of(policy_key), ()
         namespace = request.namespace
-        found = _names_by_namespace(policy_key).get(namespace)
-        if found is None or not is_in_namespace(request):
+        own_names = _names_by_namespace(policy_key).get(namespace)
+        if own_names is None or not is_in_namespace(request):
             return None, ()
-        return found, [f"{namespace}/{name}" for name in found]
+        return own_names, [f"{namespace}/{name}" for name in own_names]
 
     def _planner(self) -> PlannerOfCel[PlanT]:
         planner = self._current()
@@ -111,34 +111,24 @@ class CelPlans(Generic[PlanT]):
         return planner
 
 
-class CelValidatingHandler:
+class CelValidatingHandler(Handler[AnyPlan]):
     """The handler of ``/vpol`` and of ``/nvpol``, ``/ivpol`` and ``/nivpol``."""
 
-    __slots__ = ("plan",)
-
-    def __init__(self, plans: Plans[AnyPlan]) -> None:
-        self.plan = plans.plan
-
-    def takes(self, _request: Request) -> bool:
-        """Accept every operation."""
-        return True
+    __slots__ = ()
 
     def evaluate(self, review: Review, plan: AnyPlan, pace: Pace | None) -> bytes:
         """Answer with the verdicts of all policies."""
         verdicts = plan.run(review.deadline_ns, pace)
         if review.is_abandoned():
             return ABANDONED
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         return self._answer(review, plan, verdicts)
-
-    def passed(self, _review: Review) -> None:
-        """Do nothing: the other validating webhook records changes of sources."""
 
     def evaluate_rest(
         self, review: Review, plan: AnyPlan, failure: Failure, _pace: Pace
     ) -> bytes:
         """Answer with the verdicts so far; other policies' failurePolicy decides."""
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         unfinished = [failure.message] if plan.unfinished_fails() else []
         return self._answer(
             review, plan, plan.verdicts(), denials=unfinished, texts=[failure.message]
@@ -156,8 +146,8 @@ class CelValidatingHandler:
         responses = verdicts.responses
         reasons = list(denials)
         if not verdicts.is_quiet:
-            reasons += _reasons(one for one in verdicts.found if one.denies)
-            warning = (one for one in verdicts.found if WARN in one.actions)
+            reasons += _reasons(verdict for verdict in verdicts.found if verdict.denies)
+            warning = (verdict for verdict in verdicts.found if WARN in verdict.actions)
             texts = [*texts, *_reasons(warning)]
         if reasons:
             review.report(responses, blocked=True)
@@ -198,11 +188,11 @@ def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:
 
 def _messages(response: PolicyResponse) -> Iterator[str]:
     """Yield upstream's message of each result that is not a pass or a skip."""
-    for found in response.results:
-        word = _WORDS.get(found.status)
+    for rule_result in response.results:
+        word = _WORDS.get(rule_result.status)
         if word is not None:
-            why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
-            yield f"Policy {response.policy.name} {word}: {found.message}{why}"
+            why = f" ({'; '.join(rule_result.reasons)})" if rule_result.reasons else ""
+            yield f"Policy {response.policy.name} {word}: {rule_result.message}{why}"
 
 
 def _pass_on(review: Review, verdicts: Verdicts) -> None:
@@ -218,13 +208,13 @@ def _pass_on(review: Review, verdicts: Verdicts) -> None:
             enforced = [
                 response for response in responses if response.action == "Enforce"
             ]
-            audited = [one for one in responses if one.action != "Enforce"]
+            audited = [each for each in responses if each.action != "Enforce"]
             sink.deliver(request, enforced, audited, _as_it_is)
         if dependencies.results is not None and dependencies.results.takes(request):
             dependencies.results.evaluated(
                 request,
-                [one.response for one in verdicts.found if not one.is_derived],
-                [one.response for one in verdicts.found if one.is_derived],
+                [each.response for each in verdicts.found if not each.is_derived],
+                [each.response for each in verdicts.found if each.is_derived],
             )
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)
@@ -232,12 +222,6 @@ def _pass_on(review: Review, verdicts: Verdicts) -> None:
 
 def _as_it_is(response: PolicyResponse) -> PolicyResponse:
     return response
-
-
-def _note_left_out(review: Review, plan: AnyPlan) -> None:
-    while plan.left_out:
-        linked, error = plan.left_out.pop()
-        review.note(error, linked.ir.policy.key)
 
 
 @lru_cache(maxsize=ROUTES_KEPT_MAX)
@@ -252,8 +236,8 @@ def _names_of(tail: str) -> frozenset[str]:
 @lru_cache(maxsize=ROUTES_KEPT_MAX)
 def _names_by_namespace(tail: str) -> Mapping[str, frozenset[str]]:
     """Return the names in ``/<namespace>/<name>/...``, by namespace."""
-    found: dict[str, set[str]] = {}
+    names_of: dict[str, set[str]] = {}
     parts = iter(tail.split("/")[1:])
     for namespace, name in zip(parts, parts, strict=True):
-        found.setdefault(namespace, set()).add(name)
-    return {namespace: frozenset(names) for namespace, names in found.items()}
+        names_of.setdefault(namespace, set()).add(name)
+    return {namespace: frozenset(names) for namespace, names in names_of.items()}

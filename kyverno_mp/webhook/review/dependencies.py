@@ -18,6 +18,7 @@ from kyverno_mp.webhook.ports import (
     AuditSink,
     Filters,
     NamespaceLabels,
+    PlanOf,
     Recording,
     Records,
     Results,
@@ -77,6 +78,21 @@ class Dependencies:
     top_kind: TopKind = built_in_kind
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
+
+    def lane_of(self, plan: PlanOf | None, request: Request) -> Lane | None:
+        """Return the lane for plans with I/O; ``plan``: None if it is unknown.
+
+        Reviews that read from registries have a separate lane, so that a dead registry
+        blocks only these. So have dry runs: a review of a signed manifest can create an
+        object in a dry run, and it occupies its thread until that object is reviewed.
+        The review of a dry run creates no other.
+        """
+        if request.dry_run and self.dry_run_lane is not None:
+            return self.dry_run_lane
+        if plan is None or self.image_lane is None:
+            return self.slow_lane
+        reads_images = plan.needs_io and plan.reads_registry
+        return self.image_lane if reads_images else self.slow_lane
 
 
 def without_effects(dependencies: Dependencies) -> Dependencies:

@@ -9,13 +9,18 @@ its name in webhook/route.py.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.image_policies.plan import DigestPlanner, ImagePlanner
+from kyverno_mp.program.image_policies.plan import DigestPlanner
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
-from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.cel_generating import CelGeneratingHandler
 from kyverno_mp.webhook.review.cel_mutating import CelMutatingHandler
@@ -43,6 +48,34 @@ from kyverno_mp.webhook.route import (
 )
 
 Handlers = Mapping[str, Handler[Any]]
+CelPlanners: TypeAlias = Mapping[PolicyKind, Callable[[], Any]]
+"""Functions for the planner of each kind in CEL; it is None before the first snapshot.
+"""
+
+
+class _InCel(NamedTuple):
+    """The webhooks of a kind in CEL, for cluster policies and for namespaced ones."""
+
+    webhooks: tuple[str, str]
+    kind: PolicyKind
+    handler: Callable[[Plans[Any]], Handler[Any]]
+    planner_of: Callable[[Any], Any] | None = None
+    """What plans instead of the kind's planner."""
+
+
+_IN_CEL: Final = (
+    _InCel((VPOL, NVPOL), VALIDATING_POLICY, CelValidatingHandler),
+    _InCel((MPOL, NMPOL), MUTATING_POLICY, CelMutatingHandler),
+    _InCel((GPOL, NGPOL), GENERATING_POLICY, CelGeneratingHandler),
+    _InCel((IVPOL, NIVPOL), IMAGE_VALIDATING_POLICY, CelValidatingHandler),
+    _InCel(
+        (IVPOL_MUTATE, NIVPOL_MUTATE),
+        IMAGE_VALIDATING_POLICY,
+        DigestHandler,
+        DigestPlanner,
+    ),
+)
+_NO_PLANNERS: Final[CelPlanners] = {}
 
 
 class _NoPlans:
@@ -55,53 +88,29 @@ class _NoPlans:
 def handlers_of(
     validate: Plans[Plan],
     mutate: Plans[MutationPlan] | None = None,
-    cel: Callable[[], CelPlanner | None] | None = None,
-    cel_mutate: Callable[[], MutatingPlanner | None] | None = None,
-    cel_generate: Callable[[], GeneratingPlanner | None] | None = None,
-    cel_images: Callable[[], ImagePlanner | None] | None = None,
+    cel: CelPlanners = _NO_PLANNERS,
 ) -> Handlers:
     """Return the handler of each webhook by the name in its path.
 
-    ``cel`` returns the planner of ValidatingPolicies, ``cel_mutate`` of
-    MutatingPolicies, ``cel_generate`` of GeneratingPolicies, and ``cel_images`` of
-    ImageValidatingPolicies. None means that there are no such policies.
+    ``cel``: functions for the planners of the kinds in CEL; a kind that is missing has
+    no policies.
     """
-
-    def digests() -> DigestPlanner | None:
-        planner = cel_images() if cel_images else None
-        return DigestPlanner(planner) if planner is not None else None
-
-    return {
+    handlers: dict[str, Handler[Any]] = {
         VALIDATE: ValidatingHandler(validate),
         MUTATE: MutatingHandler(mutate or _NoPlans()),
-        VPOL: CelValidatingHandler(
-            _NoPlans() if cel is None else CelPlans(cel, is_namespaced=False)
-        ),
-        NVPOL: CelValidatingHandler(
-            _NoPlans() if cel is None else CelPlans(cel, is_namespaced=True)
-        ),
-        MPOL: CelMutatingHandler(
-            CelPlans(cel_mutate, is_namespaced=False) if cel_mutate else _NoPlans()
-        ),
-        NMPOL: CelMutatingHandler(
-            CelPlans(cel_mutate, is_namespaced=True) if cel_mutate else _NoPlans()
-        ),
-        GPOL: CelGeneratingHandler(
-            CelPlans(cel_generate, is_namespaced=False) if cel_generate else _NoPlans()
-        ),
-        NGPOL: CelGeneratingHandler(
-            CelPlans(cel_generate, is_namespaced=True) if cel_generate else _NoPlans()
-        ),
-        IVPOL: CelValidatingHandler(
-            CelPlans(cel_images, is_namespaced=False) if cel_images else _NoPlans()
-        ),
-        NIVPOL: CelValidatingHandler(
-            CelPlans(cel_images, is_namespaced=True) if cel_images else _NoPlans()
-        ),
-        IVPOL_MUTATE: DigestHandler(
-            CelPlans(digests, is_namespaced=False) if cel_images else _NoPlans()
-        ),
-        NIVPOL_MUTATE: DigestHandler(
-            CelPlans(digests, is_namespaced=True) if cel_images else _NoPlans()
-        ),
     }
+    for webhooks, kind, handler, planner_of in _IN_CEL:
+        for webhook, is_namespaced in zip(webhooks, (False, True), strict=True):
+            plans: Plans[Any] = _NoPlans()
+            if kind in cel:
+                current = cel[kind]
+                if planner_of is not None:
+                    current = partial(_of_newest, current, planner_of)
+                plans = CelPlans(current, is_namespaced=is_namespaced)
+            handlers[webhook] = handler(plans)
+    return handlers
+
+
+def _of_newest(current: Callable[[], Any], planner_of: Callable[[Any], Any]) -> Any:
+    planner = current()
+    return None if planner is None else planner_of(planner)

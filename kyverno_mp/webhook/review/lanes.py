@@ -146,25 +146,25 @@ class Lane:
             if shares is None:
                 return
             waiting = self._waiting.pop(shares)
-            one = waiting.popleft()
+            review = waiting.popleft()
             if waiting:
                 self._waiting[shares] = waiting
-            if one.answer.done():
-                self._leave(one.answer, shares)
+            if review.answer.done():
+                self._leave(review.answer, shares)
                 continue
             self._free -= 1
             began_ns = self._turns.begin(shares)
-            self._start(one, shares, began_ns)
+            self._start(review, shares, began_ns)
 
-    def _start(self, one: _Waiting, shares: Shares, began_ns: int) -> None:
+    def _start(self, review: _Waiting, shares: Shares, began_ns: int) -> None:
         def done(finished: Future[bytes]) -> None:
             # The loop can already be closed when a late thread ends.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(
-                    self._finish, finished, one, shares, began_ns
+                    self._finish, finished, review, shares, began_ns
                 )
 
-        self._pool.submit(self._work, one.work).add_done_callback(done)
+        self._pool.submit(self._work, review.work).add_done_callback(done)
 
     def _leave(self, answer: LateAnswer, shares: Shares) -> None:
         self.running -= 1
@@ -183,9 +183,9 @@ class Lane:
         """Accept no more work and drop waiting work; running threads finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for shares, waiting in self._waiting.items():
-            for one in waiting:
-                one.timer.cancel()
-                self._leave(one.answer, shares)
+            for review in waiting:
+                review.timer.cancel()
+                self._leave(review.answer, shares)
         self._waiting.clear()
 
     def _finish(

@@ -17,19 +17,15 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
-from kyverno_mp.webhook.ports import Plans
-from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, Review
 
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
 
 
-class MutatingHandler:
+class MutatingHandler(Handler[MutationPlan]):
     """The ``/mutate`` handler."""
 
-    __slots__ = ("plan",)
-
-    def __init__(self, plans: Plans[MutationPlan]) -> None:
-        self.plan = plans.plan
+    __slots__ = ()
 
     def takes(self, request: Request) -> bool:
         """Accept requests with an object to change."""
@@ -39,9 +35,6 @@ class MutatingHandler:
         """Answer with the changes of the policies."""
         done = plan.run(review.deadline_ns, pace)
         return ABANDONED if review.is_abandoned() else _answer(review, done)
-
-    def passed(self, _review: Review) -> None:
-        """Do nothing, because the validating webhook runs last."""
 
     def evaluate_rest(
         self, review: Review, plan: MutationPlan, failure: Failure, pace: Pace

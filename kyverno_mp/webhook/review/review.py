@@ -11,15 +11,18 @@ never allowed silently.
 
 import logging
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kyverno_mp.admission.annotations import Annotations, annotations_of
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
@@ -37,18 +40,30 @@ ABANDONED: Final = b""
 PlanT = TypeVar("PlanT", bound=PlanOf)
 
 
-class Handler(Plans[PlanT], Protocol[PlanT]):
+class Handler(ABC, Generic[PlanT]):
     """The behaviour of one kind of webhook; a row of handlers.py."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plans: Plans[PlanT]) -> None:
+        self.plan = plans.plan
 
     def takes(self, request: Request) -> bool:
         """Return whether the webhook handles such a request."""
+        del request  # every operation, unless a kind says otherwise
+        return True
 
+    @abstractmethod
     def evaluate(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
         """Run the plan; answer with ``allow`` or ``deny``. Raises: Preempted."""
 
     def passed(self, review: "Review") -> None:
-        """Do the follow-up tasks of an allowed review, before its answer is sent."""
+        """Do the follow-up tasks of an allowed review, before its answer is sent.
 
+        Nothing by default: ``/validate``, which runs last, records changes of sources.
+        """
+
+    @abstractmethod
     def evaluate_rest(
         self, review: "Review", plan: PlanT, failure: "Failure", pace: Pace
     ) -> bytes:
@@ -119,6 +134,14 @@ class Review:
         """Whether failure policies determined the answer, at least in part."""
         self.is_let_pass = False
         """Whether the review was answered and allowed."""
+
+    def select(self, pace: Pace | None = None) -> PlanOf | None:
+        """Return the plan; None if no policy can match. Raises: as ``Plans.plan``."""
+        route = self._route
+        plan: PlanOf | None = self._handler.plan(
+            self.request, route.failure_policies, route.policy_key, pace
+        )
+        return plan
 
     def evaluate(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
         """Run the plan and answer. Raises: Preempted from ``pace``.
@@ -230,6 +253,21 @@ class Review:
                 "could not record the events of a review: %s", type(error).__name__
             )
 
+    @property
+    def records_triggers(self) -> bool:
+        """Whether what the request triggers is recorded; a dry run triggers nothing."""
+        return self.dependencies.triggers is not None and not self.request.dry_run
+
+    def record_triggers(self, triggered: Sequence[Triggered]) -> None:
+        """Record the triggers of an allowed request; a failure changes no answer."""
+        triggers = self.dependencies.triggers
+        if triggers is None or not triggered or not self.is_let_pass:
+            return
+        try:
+            triggers.triggered(self.request, triggered)
+        except Exception as error:  # noqa: BLE001 - the exit for internal errors
+            self.note(error)
+
     def _keep(
         self,
         responses: Sequence[PolicyResponse],
@@ -286,6 +324,12 @@ class Review:
             )
         self.dependencies.records.error(code)
         return code, text
+
+    def note_left_out(self, left_out: list[tuple[PolicyIR, Exception]]) -> None:
+        """Log and count the reasons why policies could not be evaluated, once."""
+        while left_out:
+            policy, error = left_out.pop()
+            self.note(error, policy.key)
 
     def _fields(self, policy: str) -> dict[str, str]:
         request = self.request

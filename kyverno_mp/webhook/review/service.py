@@ -17,7 +17,6 @@ from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.admission.weigh import about_decoded_bytes
 from kyverno_mp.errors import (
-    Error,
     Preempted,
     RequestInvalid,
     SnapshotUnusable,
@@ -32,17 +31,13 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import UNREAD_LABELS, Request
-from kyverno_mp.queues.turns import Shares
-from kyverno_mp.telemetry.families import OVERFLOW
-from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
-from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.review.dependencies import Dependencies, without_effects
 from kyverno_mp.webhook.review.handlers import Handlers
-from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
-from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
+from kyverno_mp.webhook.review.job import Job
+from kyverno_mp.webhook.review.lanes import LateAnswer
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.protection import REFUSAL
 from kyverno_mp.webhook.review.review import Handler, Review
@@ -126,19 +121,19 @@ class Service:
                 return review.allow()
             review.is_considered = True
             review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
-            found = self._picked(handler, route, request, pace)
-            if found is None:
+            selected = review.select(pace)
+            if selected is None:
                 return review.allow()
-            if not _knows(request) and self._asks_for(request, found):
-                return self._plan_aside(handler, route, request, review, found)
-            plan = found
+            if not _knows(request) and self._asks_for(request, selected):
+                return self._plan_aside(review, selected)
+            plan = selected
         except SnapshotUnusable as error:
             self._dependencies.records.error(error.code)
             raise HttpError(error.code, error.message) from error
         except Preempted as error:
             without_frames(error)
             self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
-            return self._plan_aside(handler, route, request, review)
+            return self._plan_aside(review)
         except Exception as error:  # noqa: BLE001 - the exit for internal errors
             return review.fail(error, plan)
         return self._evaluate(review, plan, pace)
@@ -147,7 +142,9 @@ class Service:
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate on the event loop if the plan needs no I/O and fits into a slice."""
-        lane = self._lane_of(plan, review.request) if plan.needs_io else None
+        lane = None
+        if plan.needs_io:
+            lane = self._dependencies.lane_of(plan, review.request)
         if lane is None:
             lane = self._dependencies.long_lane
             if lane is None:
@@ -158,98 +155,31 @@ class Service:
                 # The evaluation starts over; it has reported nothing yet.
                 without_frames(error)
                 self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
-        return lane.run(
-            lambda pace: review.evaluate(plan, pace),
-            review.deadline_ns,
-            lambda error: review.abandon(error, plan),
-            self._shares(lane, review),
-        )
-
-    def _lane_of(self, plan: PlanOf | None, request: Request) -> Lane | None:
-        """Return the lane for plans with I/O; ``plan``: None if it is unknown.
-
-        Reviews that read from registries have a separate lane, so that a dead registry
-        blocks only these. So have dry runs: a review of a signed manifest can create an
-        object in a dry run, and it occupies its thread until that object is reviewed.
-        The review of a dry run creates no other.
-        """
-        if request.dry_run and self._dependencies.dry_run_lane is not None:
-            return self._dependencies.dry_run_lane
-        if plan is None:
-            return self._dependencies.slow_lane
-        images = self._dependencies.image_lane
-        if images is None or not (plan.needs_io and plan.reads_registry):
-            return self._dependencies.slow_lane
-        return images
+        return Job(self._dependencies, review, plan).evaluate_in(lane)
 
     def refused(self, code: str) -> None:
         """Count a request that is not a review."""
         self._dependencies.records.error(code)
 
-    def _plan_aside(
-        self,
-        handler: Handler[Any],
-        route: Route,
-        request: Request,
-        review: Review,
-        picked: PlanOf | None = None,
-    ) -> Answer:
-        """Plan and evaluate in the slow lane, if many rules must be linked first.
+    def _plan_aside(self, review: Review, selected: PlanOf | None = None) -> Answer:
+        """Plan and evaluate in a lane, if many rules must be linked first.
 
-        It is also used if the namespace must first be read from the API server, because
-        a review can arrive before the leader publishes a new namespace. Without the
-        namespace, no rule runs.
+        Also if the namespace must first be read from the API server, because a review
+        can arrive before the leader publishes a new namespace. Without the namespace,
+        no rule runs. ``selected``: the plan, if only the namespace is missing.
         """
-        lane = self._lane_of(picked, request) or self._dependencies.long_lane
+        dependencies, request = self._dependencies, review.request
+        lane = dependencies.lane_of(selected, request) or dependencies.long_lane
         assert lane is not None
-        images = self._dependencies.image_lane
-        # SAFETY: otherwise, an expensive policy in one namespace would let the reviews
-        # of its images wait for registries among those that read none.
-        may_move = picked is None and lane is self._dependencies.slow_lane
-        deadline_ns = review.deadline_ns
-        plan: PlanOf | None = None
 
-        def evaluate(pace: Pace) -> bytes:
-            nonlocal plan
-            try:
-                found = picked or self._picked(handler, route, request, pace)
-                if found is not None and self._asks_for(request, found):
-                    self._read_namespace(request, deadline_ns)
-                plan = found
-            except Exception as error:  # noqa: BLE001 - the exit for internal errors
-                return review.end(error, None)
-            if may_move and self._lane_of(plan, request) is not lane:
-                return MOVED
-            return review.evaluate(plan, pace)
+        def planned(pace: Pace) -> PlanOf | None:
+            plan = selected or review.select(pace)
+            if plan is not None and self._asks_for(request, plan):
+                self._read_namespace(request, review.deadline_ns)
+            return plan
 
-        def late(error: Error) -> bytes:
-            return review.abandon(error, plan)
-
-        first = lane.run(evaluate, deadline_ns, late, self._shares(lane, review))
-        if images is None or not may_move:
-            return first
-        shares = self._shares(images, review)
-        return in_two_lanes(
-            first,
-            lambda: images.run(
-                lambda pace: review.evaluate(plan, pace), deadline_ns, late, shares
-            ),
-        )
-
-    def _shares(self, lane: Lane, review: Review) -> Shares:
-        """Return the namespace and the registries for which a review may wait."""
-        shared = self._dependencies.image_lane, self._dependencies.dry_run_lane
-        if lane not in shared:
-            return ()
-        request = review.request
-        hosts = tuple(registries_of(request.object or request.old_object))
-        if lane is self._dependencies.image_lane:
-            hosts = self._dependencies.registries(hosts)
-        # SAFETY: otherwise, reviews of invented namespaces would get many shares, and
-        # anyone could use up the share of a namespace.
-        is_believed = review.dependencies is self._dependencies
-        namespace = space_of(request) if is_believed else OVERFLOW
-        return (f"namespace {namespace}", *hosts)
+        may_move = selected is None and lane is dependencies.slow_lane
+        return Job(dependencies, review).plan_in(lane, planned, may_move=may_move)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.
@@ -267,19 +197,10 @@ class Service:
         """Read the request's namespace. Raises: DependencyError."""
         live = self._dependencies.live_namespaces
         assert live is not None
-        found = live.namespace(request.namespace, deadline_ns)
-        request.namespace_known, request.labels_known = found is not None, True
-        if found is not None:
-            request.namespace_labels = labels_of(metadata_of(found).get("labels"))
-
-    @staticmethod
-    def _picked(
-        handler: Handler[Any], route: Route, request: Request, pace: Pace | None = None
-    ) -> PlanOf | None:
-        plan: PlanOf | None = handler.plan(
-            request, route.failure_policies, route.policy_key, pace
-        )
-        return plan
+        namespace = live.namespace(request.namespace, deadline_ns)
+        request.namespace_known, request.labels_known = namespace is not None, True
+        if namespace is not None:
+            request.namespace_labels = labels_of(metadata_of(namespace).get("labels"))
 
     def _is_evaluated(self, handler: Handler[Any], request: Request) -> bool:
         if not handler.takes(request):

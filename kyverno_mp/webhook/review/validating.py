@@ -22,33 +22,26 @@ from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request, unread_labels
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.audit.records import space_of
-from kyverno_mp.webhook.ports import Plan, Plans
-from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+from kyverno_mp.webhook.ports import Plan
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, Review
 
 _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
 
 
-class ValidatingHandler:
+class ValidatingHandler(Handler[Plan]):
     """The ``/validate`` handler."""
 
-    __slots__ = ("plan",)
-
-    def __init__(self, plans: Plans[Plan]) -> None:
-        self.plan = plans.plan
-
-    def takes(self, _request: Request) -> bool:
-        """Accept every operation."""
-        return True
+    __slots__ = ()
 
     def evaluate(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
         """Answer with the enforcing rules, and with the rules that warn."""
         if not _triggers(review, plan):
             return self._evaluate(review, plan, pace)
         # Before the verdict: a preempted evaluation has reported nothing yet.
-        found = _triggered(review, plan, pace)
+        triggered = _triggered(review, plan, pace)
         answer = self._evaluate(review, plan, pace)
-        if review.is_let_pass and answer is not ABANDONED:
-            _record(review, found)
+        if answer is not ABANDONED:
+            review.record_triggers(triggered)
         return answer
 
     def _evaluate(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
@@ -65,7 +58,7 @@ class ValidatingHandler:
                 # The object is now in the cluster, with its violations.
                 _audit_later(review, plan, enforced, passes_all_on=True)
             return ABANDONED
-        _note_left_out(review, plan)
+        review.note_left_out(plan.left_out)
         if verdict.denied:
             review.report(enforced, blocked=True)
             return review.deny(denial(review.request, verdict.denied), enforced)
@@ -89,7 +82,7 @@ class ValidatingHandler:
         """Answer with the verdicts so far; the pool evaluates the triggers."""
         answer = self._evaluate_rest(review, plan, failure, pace)
         if review.is_let_pass and _triggers(review, plan):
-            _record(review, _by_match(review, plan))
+            review.record_triggers(_by_match(review, plan))
         return answer
 
     def _evaluate_rest(
@@ -97,21 +90,19 @@ class ValidatingHandler:
     ) -> bytes:
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
-        found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
-        verdict = verdict_of(found)
+        reached = plan.reached(failure.error, review.rest_deadline_ns(), pace)
+        verdict = verdict_of(reached)
         if verdict.denied:
-            return review.deny(denial(review.request, verdict.denied), found)
+            return review.deny(denial(review.request, verdict.denied), reached)
         if plan.travels:
             with contextlib.suppress(Preempted):
-                _pass_on(review, plan, found, review.rest_deadline_ns(), pace)
-        return review.allow([failure.message, *warnings(verdict.with_results)], found)
+                _pass_on(review, plan, reached, review.rest_deadline_ns(), pace)
+        return review.allow([failure.message, *warnings(verdict.with_results)], reached)
 
 
 def _triggers(review: Review, plan: Plan) -> bool:
     """Return whether to record triggers; a dry run triggers nothing."""
-    if review.dependencies.triggers is None or not plan.triggers:
-        return False
-    return not review.request.dry_run
+    return plan.triggers and review.records_triggers
 
 
 def _triggered(review: Review, plan: Plan, pace: Pace | None) -> Sequence[Triggered]:
@@ -131,17 +122,6 @@ def _by_match(review: Review, plan: Plan) -> Sequence[Triggered]:
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)
         return ()
-
-
-def _record(review: Review, found: Sequence[Triggered]) -> None:
-    """Record the triggered rules; a failure does not change the answer."""
-    triggers = review.dependencies.triggers
-    if triggers is None or not found:
-        return
-    try:
-        triggers.triggered(review.request, found)
-    except Exception as error:  # noqa: BLE001 - the exit for internal errors
-        review.note(error)
 
 
 def _lacks_namespace(request: Request, plan: Plan) -> bool:
@@ -194,16 +174,16 @@ def _pass_on_ahead(
     if results is None or not results.takes(review.request):
         return True
     deadline_ns = min(review.deadline_ns, review.ahead_deadline_ns())
-    found = enforced
+    responses = enforced
     try:
         if plan.audits:
-            found = [*enforced, *plan.audit_ahead(deadline_ns, pace)]
+            responses = [*enforced, *plan.audit_ahead(deadline_ns, pace)]
             if plan.left_out:
                 # The audit runs these rules again, with more time, and reports why they
                 # fail.
                 plan.left_out.clear()
                 return False
-        _record_travelling(review, plan, found, deadline_ns, pace)
+        _record_travelling(review, plan, responses, deadline_ns, pace)
     except Preempted:
         raise
     except DeadlinePassed:
@@ -217,7 +197,7 @@ def _pass_on_ahead(
 def _pass_on(
     review: Review,
     plan: Plan,
-    found: Sequence[PolicyResponse],
+    responses: Sequence[PolicyResponse],
     deadline_ns: int,
     pace: Pace | None,
     *,
@@ -228,7 +208,7 @@ def _pass_on(
     Raises: Preempted.
     """
     try:
-        _record_travelling(review, plan, found, deadline_ns, pace, slow=slow)
+        _record_travelling(review, plan, responses, deadline_ns, pace, slow=slow)
     except Preempted:
         raise
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
@@ -238,7 +218,7 @@ def _pass_on(
 def _record_travelling(
     review: Review,
     plan: Plan,
-    found: Sequence[PolicyResponse],
+    responses: Sequence[PolicyResponse],
     deadline_ns: int,
     pace: Pace | None,
     *,
@@ -248,7 +228,7 @@ def _record_travelling(
     results, request = review.dependencies.results, review.request
     if results is None or not results.takes(request):
         return
-    travelling = plan.travelling(found, deadline_ns, pace, slow=slow)
+    travelling = plan.travelling(responses, deadline_ns, pace, slow=slow)
     if travelling:
         results.validated(request, travelling)
 
@@ -262,14 +242,14 @@ def _warned(
     policies again.
     """
     try:
-        found = plan.warn(review.deadline_ns, pace)
-        _note_left_out(review, plan)
+        warned = plan.warn(review.deadline_ns, pace)
+        review.note_left_out(plan.left_out)
     except Preempted:
         raise
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         code, text = review.note(error)
         return (), [f"kyverno could not compute the warnings ({code}): {text}"]
-    return found, warnings(found)
+    return warned, warnings(warned)
 
 
 def _report_passed(
@@ -305,11 +285,11 @@ def _audit_later(
         with dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             seconds = (now_ns() - started_ns) / 1e9
-            _note_left_out(review, plan)
+            review.note_left_out(plan.left_out)
             if plan.travels:
-                found = [*enforced, *audited]
+                responses = [*enforced, *audited]
                 for slow in (True, False) if passes_all_on else (True,):
-                    _pass_on(review, plan, found, deadline_ns, pace, slow=slow)
+                    _pass_on(review, plan, responses, deadline_ns, pace, slow=slow)
             sink.deliver(
                 request,
                 enforced,
@@ -322,10 +302,3 @@ def _audit_later(
     if plan.needs_io and dependencies.slow_audit_queue is not None:
         waiting = dependencies.slow_audit_queue
     waiting.put(audit, review.size_bytes, space_of(request))
-
-
-def _note_left_out(review: Review, plan: Plan) -> None:
-    """Log and count the reasons why policies could not be evaluated."""
-    while plan.left_out:
-        policy, error = plan.left_out.pop()
-        review.note(error, policy.key)

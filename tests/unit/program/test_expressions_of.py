@@ -5,7 +5,7 @@ provided, and the expression's default value decides.
 """
 
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -17,9 +17,7 @@ from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies import generate, mutate
-from kyverno_mp.program.image_policies import expressions
-from kyverno_mp.program.validating_policy import scans
+from kyverno_mp.program.validating_policy.reads import expressions_of
 
 
 def full(wanted: Any, texts: Iterator[int], place: str = "") -> Any:
@@ -69,31 +67,23 @@ def expressions_in(value: Any) -> Iterator[Expression]:
             yield from expressions_in(getattr(value, name))
 
 
-POLICIES: list[tuple[Any, Callable[[Any], Iterable[Expression]], int, set[str]]] = [
-    (ValidatingPolicyIR, scans.expressions_of, 6, set()),
-    (ImageValidatingPolicyIR, expressions.expressions_of, 15, set()),
+POLICIES: list[tuple[Any, int, set[str]]] = [
+    (ValidatingPolicyIR, 6, set()),
+    (ImageValidatingPolicyIR, 15, set()),
     (
         MutatingPolicyIR,
-        mutate.expressions_of,
         7,
         # The background pool evaluates these, with all data.
         {".targets.expression", ".bodies.target_conditions.expression"},
     ),
-    (GeneratingPolicyIR, generate.expressions_of, 6, set()),
+    (GeneratingPolicyIR, 6, set()),
 ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "expressions_of", "least", "others"),
-    POLICIES,
-    ids=[one[0].__name__ for one in POLICIES],
+    ("kind", "least", "others"), POLICIES, ids=[one[0].__name__ for one in POLICIES]
 )
-def test_each_expression_is_known(
-    kind: Any,
-    expressions_of: Callable[[Any], Iterable[Expression]],
-    least: int,
-    others: set[str],
-) -> None:
+def test_each_expression_is_known(kind: Any, least: int, others: set[str]) -> None:
     """Also those in fields that are added to the records later."""
     policy = full(kind, count())
     every = {one.text for one in expressions_in(policy)}

@@ -20,7 +20,6 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
-from kyverno_mp.webhook.attach import kinds
 from tests.fuzz.bench import Bench, pod
 from tests.unit.program.test_unlinked import (
     DENIES,
@@ -31,7 +30,6 @@ from tests.unit.program.test_unlinked import (
     Triggers,
     generating,
     in_cel,
-    linked_with_means,
     path_of,
 )
 from tests.unit.webhook.attach.test_garbage import cluster_policy
@@ -221,12 +219,7 @@ def test_others_in_cel_answer_the_same_whatever_is_damaged() -> None:
             )
             for name in ("a", "p", "z")
         ]
-        return CelServer(
-            documents,
-            VALIDATING_POLICY.segment,
-            Time(),
-            cel=linked_with_means(kinds.link_validating),
-        )
+        return CelServer(documents, VALIDATING_POLICY, Time())
 
     bad = GOOD | {"spec": {**GOOD["spec"], "hostNetwork": True}}
     for at in range(0, _size_of("vpol"), 7):

@@ -32,9 +32,10 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     IMAGE_VALIDATING_POLICY,
     MUTATING_POLICY,
     VALIDATING_POLICY,
+    PolicyKind,
 )
-from kyverno_mp.webhook.attach import kinds
 from kyverno_mp.webhook.attach.followed import Linked
+from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
@@ -169,8 +170,9 @@ class CelServer:
     """A worker's service with policies of one kind in CEL, on a clock of the test."""
 
     def __init__(
-        self, documents: list[dict[str, Any]], name: str, clock: Time, **handlers: Any
+        self, documents: list[dict[str, Any]], kind: PolicyKind, clock: Time
     ) -> None:
+        name = kind.segment
         content = PoliciesWriter().encode(
             compiled(*documents, has_background=True).cel.get(name, ()),
             generation=1,
@@ -181,19 +183,19 @@ class CelServer:
             ClusterData(cel=CelPorts()),
             Clock(now=lambda: datetime.now(UTC), monotonic_ns=clock),
         )
-        ((handler, link),) = handlers.items()
         segment = Segment.from_bytes(content, name)
-        self.link = partial(link, engine, segment=segment, knows=lambda _: True)
+        self.link = partial(
+            LINKS[kind], LinkContext(engine), segment, lambda _key: True
+        )
         self.linked: Linked[Any] = self.link()
         self.records, self.triggers = Recorded(), Triggers()
-        planner: dict[str, Any] = {handler: lambda: self.linked.planner}
         self._service = Service(
             Dependencies(
                 records=self.records,
                 monotonic_ns=clock,
                 triggers=self.triggers,
             ),
-            handlers_of(StubEvaluate(None), **planner),
+            handlers_of(StubEvaluate(None), cel={kind: lambda: self.linked.planner}),
         )
 
     def renew(self) -> None:
@@ -229,28 +231,21 @@ def in_cel(kind: str, name: str, failure_policy: str, **spec: Any) -> dict[str, 
 def validating(failure_policy: str, clock: Time) -> CelServer:
     validations = [{"expression": "!has(object.spec.hostNetwork)", "message": "m"}]
     document = in_cel("ValidatingPolicy", "p", failure_policy, validations=validations)
-    return CelServer(
-        [document],
-        VALIDATING_POLICY.segment,
-        clock,
-        cel=linked_with_means(kinds.link_validating),
-    )
+    return CelServer([document], VALIDATING_POLICY, clock)
 
 
 def mutating(failure_policy: str, clock: Time) -> CelServer:
     expression = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'x': 'y'}}]"
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
     document = in_cel("MutatingPolicy", "p", failure_policy, mutations=[mutation])
-    link = linked_with_means(kinds.link_mutating)
-    return CelServer([document], MUTATING_POLICY.segment, clock, cel_mutate=link)
+    return CelServer([document], MUTATING_POLICY, clock)
 
 
 def generating(clock: Time) -> CelServer:
     expression = "generator.Apply('default', [{'kind': dyn('ConfigMap')}])"
     generate = [{"expression": expression}]
     document = in_cel("GeneratingPolicy", "p", "", generate=generate)
-    link = linked_with_means(kinds.link_generating)
-    return CelServer([document], GENERATING_POLICY.segment, clock, cel_generate=link)
+    return CelServer([document], GENERATING_POLICY, clock)
 
 
 def images(failure_policy: str, clock: Time) -> CelServer:
@@ -263,15 +258,7 @@ def images(failure_policy: str, clock: Time) -> CelServer:
         attestors=[{"name": "a", "cosign": {"key": {"data": "k"}}}],
         validations=[{"expression": "true", "message": "m"}],
     )
-    link = linked_with_means(kinds.link_images)
-    return CelServer(
-        [document], IMAGE_VALIDATING_POLICY.segment, clock, cel_images=link
-    )
-
-
-def linked_with_means(link: Callable[..., Linked[Any]]) -> Callable[..., Linked[Any]]:
-    """Return the link function of a kind, which takes an engine."""
-    return lambda engine, **named: link(kinds.LinkContext(engine), **named)
+    return CelServer([document], IMAGE_VALIDATING_POLICY, clock)
 
 
 def rule(*bodies: str) -> Callable[[str, Time], Bench]:

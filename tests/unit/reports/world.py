@@ -11,12 +11,7 @@ import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.image_validating_policy import compile_image_policy
-from kyverno_mp.compiler.cel_kinds.index import (
-    encode_generating_policy,
-    encode_image_policy,
-    encode_mutating_policy,
-    encode_validating_policy,
-)
+from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.cel_kinds.policies import compile_generating_policy
 from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
@@ -125,7 +120,7 @@ class World:
         found = [decode_validating_policy(raw) for raw in raws]
         exceptions = [one for one in found if isinstance(one, CelPolicyException)]
         encoded = [
-            encode_validating_policy(compile_validating_policy(one, exceptions))
+            encode_cel_policy(compile_validating_policy(one, exceptions))
             for one in found
             if not isinstance(one, CelPolicyException)
         ]
@@ -143,7 +138,7 @@ class World:
         found = [decode_served(raw) for raw in raws]
         exceptions = [one for one in found if isinstance(one, CelPolicyException)]
         encoded = [
-            encode_mutating_policy(compile_mutating_policy(one, exceptions))
+            encode_cel_policy(compile_mutating_policy(one, exceptions))
             for one in found
             if isinstance(one, MutatingPolicy)
         ]
@@ -160,7 +155,7 @@ class World:
         found = [decode_served(raw) for raw in raws]
         content = PoliciesWriter().encode(
             [
-                encode_generating_policy(compile_generating_policy(one, ()))
+                encode_cel_policy(compile_generating_policy(one, ()))
                 for one in found
                 if isinstance(one, GeneratingPolicy)
             ],
@@ -175,7 +170,7 @@ class World:
         found = [decode_served(raw) for raw in raws]
         content = PoliciesWriter().encode(
             [
-                encode_image_policy(compile_image_policy(one))
+                encode_cel_policy(compile_image_policy(one))
                 for one in found
                 if isinstance(one, ImageValidatingPolicy)
             ],

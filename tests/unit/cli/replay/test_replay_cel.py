@@ -104,8 +104,7 @@ def served(
         ),
         handlers_of(
             StubEvaluate(None),
-            cel=cel.validating(engine),
-            cel_mutate=cel.mutating(engine),
+            cel=cel.planners(engine),
         ),
     )
     answers = []

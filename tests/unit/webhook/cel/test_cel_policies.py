@@ -25,7 +25,7 @@ from kyverno_mp.limits import (
     RECALL_MESSAGES_CHARACTERS_MAX,
     REVIEW_MESSAGES_CHARACTERS_MAX,
 )
-from kyverno_mp.program.cel_sources import validating_source
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.reporting import Reporting
@@ -128,7 +128,12 @@ class Server:
         engine = Engine(ClusterData(cel=ports or CelPorts()), CLOCK)
         planner = CelPlanner(
             engine,
-            validating_source(engine, self.segment, self.segment.record),
+            cel_source(
+                evaluate.LinkedValidatingPolicy,
+                engine,
+                self.segment,
+                self.segment.record,
+            ),
             self.segment.knows,
         )
         self.records = StubRecords()
@@ -138,7 +143,7 @@ class Server:
                 monotonic_ns=still_ns,
                 results=results,
             ),
-            handlers_of(StubEvaluate(None), cel=lambda: planner),
+            handlers_of(StubEvaluate(None), cel={VALIDATING_POLICY: lambda: planner}),
         )
 
     def ask(self, path: str, **changes: Any) -> dict[str, Any]:
@@ -498,7 +503,7 @@ def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
     def current() -> CelPlanner:
         """Return the planner of the old snapshot once."""
         old = served[0]
-        source = validating_source(engine, old, old.record)
+        source = cel_source(evaluate.LinkedValidatingPolicy, engine, old, old.record)
         found = CelPlanner(engine, source, new.knows)
         served[0] = new
         return found
@@ -506,7 +511,7 @@ def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
     served = [old]
     service = Service(
         Dependencies(records=StubRecords(), monotonic_ns=still_ns),
-        handlers_of(StubEvaluate(None), cel=current),
+        handlers_of(StubEvaluate(None), cel={VALIDATING_POLICY: current}),
     )
     assert message(asked(service, "/vpol/team")) == "Policy team failed: no team"
 

@@ -13,8 +13,11 @@ import pytest
 
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.leader.policy_set import PolicySet
-from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
-from kyverno_mp.program.cel_sources import generating_source
+from kyverno_mp.program.cel_policies.generating_plan import (
+    GeneratingPlanner,
+    LinkedGeneratingTrigger,
+)
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
@@ -96,8 +99,11 @@ class Server:
             Segment.attach(path, GENERATING_POLICY.segment), GeneratingPolicyIR
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
-        source = generating_source(
-            Engine(ClusterData(), clock), segment, segment.record
+        source = cel_source(
+            LinkedGeneratingTrigger,
+            Engine(ClusterData(), clock),
+            segment,
+            segment.record,
         )
         planner = GeneratingPlanner(source, segment.knows, BACKGROUND)
         self.triggers = Recorded()
@@ -108,7 +114,7 @@ class Server:
                 triggers=triggers or self.triggers,
                 background_user=BACKGROUND,
             ),
-            handlers_of(StubEvaluate(None), cel_generate=lambda: planner),
+            handlers_of(StubEvaluate(None), cel={GENERATING_POLICY: lambda: planner}),
         )
 
     def ask(self, path: str, **changes: Any) -> list[Triggered]:

@@ -19,13 +19,14 @@ from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
-from kyverno_mp.program.cel_policies.plan import MutatingPlan, MutatingPlanner
-from kyverno_mp.program.cel_sources import mutating_source
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.validating_policy.review_run import ReviewRun
 from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
@@ -130,7 +131,9 @@ class Server:
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
-        source = mutating_source(engine, segment, segment.record)
+        source = cel_source(
+            mutate.LinkedMutatingPolicy, engine, segment, segment.record
+        )
         planner = MutatingPlanner(engine, source, segment.knows, POOL)
         self.records, self.triggers = StubRecords(), Recorded()
         self.service = Service(
@@ -140,7 +143,7 @@ class Server:
                 results=results,
                 triggers=self.triggers,
             ),
-            handlers_of(StubEvaluate(None), cel_mutate=lambda: planner),
+            handlers_of(StubEvaluate(None), cel={MUTATING_POLICY: lambda: planner}),
         )
 
     def ask(self, path: str, **changes: Any) -> dict[str, Any]:
@@ -422,7 +425,7 @@ class TestLimits:
             return real(self, *args)
 
         monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
-        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
+        monkeypatch.setattr(ReviewRun, "_is_over", lambda *_: True)
         third = policy("c", label("c", '"y"'))
         ignored = policy("b", failurePolicy="Ignore")
         server = Server(compiled(policy("a"), ignored, third), tmp_path)
@@ -439,7 +442,7 @@ class TestLimits:
             raise DeadlinePassed("webhook.deadline", "too late")
 
         monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
-        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
+        monkeypatch.setattr(ReviewRun, "_is_over", lambda *_: True)
         server = Server(compiled(policy("a")), tmp_path)
         assert "webhook.deadline" in message(server.ask("/mpol"))
 
@@ -452,7 +455,7 @@ class TestLimits:
             raise DeadlinePassed("webhook.deadline", "too late")
 
         monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
-        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
+        monkeypatch.setattr(ReviewRun, "_is_over", lambda *_: True)
         document = policy(evaluation=EXISTING, failurePolicy="Ignore")
         server = Server(compiled(document, has_background=True), tmp_path)
         assert server.ask("/mpol")["allowed"] is True

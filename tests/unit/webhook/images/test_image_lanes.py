@@ -14,8 +14,8 @@ import pytest
 
 from kyverno_mp.egress.answering import UNANSWERED
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.review.job import MOVED, in_two_lanes
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
-from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
 from kyverno_mp.webhook.route import SHARED
 from tests.image_rig import Signer
 from tests.unit.webhook.images.test_images import (

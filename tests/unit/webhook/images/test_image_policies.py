@@ -25,8 +25,9 @@ from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
-from kyverno_mp.program.cel_sources import image_source
+from kyverno_mp.program.cel_sources import cel_source
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.ports import ImageQuery, PolicyImages
 from kyverno_mp.program.image_policies.scope import Begin
@@ -149,7 +150,7 @@ class Server:
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=real_ns)
         engine = Engine(data or ClusterData(), clock, threading.Lock())
-        source = image_source(engine, segment, segment.record)
+        source = cel_source(LinkedImagePolicy, engine, segment, segment.record)
         planner = ImagePlanner(engine, source, segment.knows, begin)
         self.records, self.slow, self.images = StubRecords(), Lane(), Lane()
         self.service = Service(
@@ -160,7 +161,9 @@ class Server:
                 slow_lane=self.slow,  # type: ignore[arg-type] # what is used of it
                 image_lane=self.images,  # type: ignore[arg-type] # likewise
             ),
-            handlers_of(StubEvaluate(None), cel_images=lambda: planner),
+            handlers_of(
+                StubEvaluate(None), cel={IMAGE_VALIDATING_POLICY: lambda: planner}
+            ),
         )
 
     def ask(self, path: str, given: dict[str, Any], **changes: Any) -> dict[str, Any]:
