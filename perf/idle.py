@@ -121,7 +121,7 @@ def _calls(plane: ControlPlane) -> Calls:
 
 def _cpu_s(found: Installation) -> dict[str, float]:
     """Return the seconds of CPU of each pod's processes, as ``pod/role``."""
-    used = {}
+    used: dict[str, float] = {}
     for pod in found.pods:
         roles = {pid: role for role, pid in found.processes(pod).items()}
         process = pod.containers[0].process

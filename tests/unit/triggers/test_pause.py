@@ -52,7 +52,9 @@ def test_each_record_of_a_worker_rings(tmp_path: Path) -> None:
     bell = Bell.create(directory, BELL)
     places = Places(
         directory,
-        *(tmp_path / name for name in ("pages", "cert", "key")),
+        tmp_path / "pages",
+        tmp_path / "cert",
+        tmp_path / "key",
         triggers=TRIGGERS.folder(tmp_path),
         lost=tmp_path / "lost",
     )
