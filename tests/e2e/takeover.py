@@ -31,7 +31,10 @@ _KYVERNO: Final = "/apis/kyverno.io"
 _CEL: Final = "/apis/policies.kyverno.io/v1"
 _CORE: Final = "/api/v1/namespaces"
 _SHOWN: Final = 600
-_CUT: Final = ("EOF", "broken pipe", "connection reset", "connection refused")
+_CUT: Final = (
+    *("EOF", "broken pipe", "connection reset", "connection refused"),
+    "use of closed network connection",
+)
 """In the API server's messages."""
 
 
