@@ -81,6 +81,8 @@ _RUNS_PODS: Final = (
 )
 """They need the permission to add a route, and one process, as all share the routes."""
 _CASES: Final = "tests/e2e/test_chainsaw_cases.py"
+_DAILY: Final = ("tests/e2e/pods/test_day.py", "tests/e2e/pods/test_takeover.py")
+"""Not in a suite: ``tox -e living`` and ``tox -e takeover`` run them."""
 
 SUITES: Final = (
     _tool("style", "ruff", "check", "."),
@@ -103,7 +105,7 @@ SUITES: Final = (
         "cluster",
         "cores",
         *("-n", "2", "--dist", "loadfile", "tests/e2e"),
-        *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS)),
+        *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS, *_DAILY)),
     ),
     # Beside cluster: each of the two waits for a fifth of its time.
     _pytest("chainsaw", "aside", "-n", "2", _CASES),

@@ -31,7 +31,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -134,6 +134,8 @@ class Journal(_Mapped):
     def __init__(self, path: Path, descriptor: int, records_max: int) -> None:
         super().__init__(path, descriptor)
         self._records_max = records_max
+        self.on_append: Callable[[], object] | None = None
+        """Called after each record that was added; it must not wait."""
         self._lock = threading.Lock()
         self._fair = FairRing(records_max, self._ring_bytes)
         numbers = self._numbers
@@ -206,6 +208,8 @@ class Journal(_Mapped):
             # harmless.
             numbers[_WRITTEN] = written + len(frame)
             numbers[_RECORDS] += 1
+        if self.on_append is not None:
+            self.on_append()
         return True
 
 

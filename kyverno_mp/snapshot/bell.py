@@ -1,8 +1,9 @@
-"""Wake processes that wait for a publication or for its attachment by workers.
+"""Wake processes that wait for a publication, its attachment by workers, or triggers.
 
 Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which becomes
 readable when another process rings it; ring, ring_workers.
-Next: snapshot/publish rings the workers, webhook/start rings the leader.
+Next: snapshot/publish rings the workers, webhook/start and webhook/attach/journals
+ring the leader.
 May touch: named pipes in the folder ``bells`` of that directory.
 Source: docs/architecture.md 3 (a worker polls the control page; a bell lets it
 poll at once).
@@ -25,6 +26,8 @@ from kyverno_mp.snapshot.write import prepare_directory
 
 LEADER: Final = "leader"
 """Name of the bell of the process that waits for workers to attach generations."""
+TRIGGERS: Final = "triggers"
+"""Name of the bell of the thread that writes the triggers of reviews."""
 _FOLDER: Final = "bells"
 _WORKER: Final = "worker-"
 _NEW: Final = ".new-"

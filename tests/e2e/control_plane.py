@@ -200,6 +200,8 @@ class ControlPlane:
             [
                 str(binaries.etcd),
                 f"--data-dir={self.folder / 'etcd'}",
+                # As kubeadm: without it, watches of kinds without objects are silent.
+                "--watch-progress-notify-interval=5s",
                 f"--listen-client-urls={client}",
                 f"--advertise-client-urls={client}",
                 f"--listen-peer-urls={peer}",

@@ -14,7 +14,7 @@ from typing import Final
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import ROOT
 
-COMMAND_S: Final = 300
+COMMAND_S: Final = 900
 _BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -67,6 +67,7 @@ from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell
+from kyverno_mp.snapshot.bell import TRIGGERS as TRIGGERS_BELL
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.families import LEASE_HELD
 from kyverno_mp.telemetry.record import Recorder
@@ -202,6 +203,7 @@ class ClusterLeader:
                 lambda: (
                     followed.configuration.current.configuration.update_request_threshold
                 ),
+                bell=lambda: self._new_bell(TRIGGERS_BELL),
             )
             if settings.runs_webhook and settings.has_background_pool
             else None
@@ -296,16 +298,21 @@ class ClusterLeader:
 
     def _watch_workers(self) -> None:
         """Start a reconcile when a worker has attached a segment."""
-        try:
-            bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
-        except (OSError, SnapshotUnusable) as error:
-            _log.warning("no notifications from workers, polling instead: %s", error)
+        bell = self._new_bell(LEADER)
+        if bell is None:
             return
         while not self._stopping.is_set():
             if bell.wait(_BELL_S):
                 bell.clear()
                 self.wired.attached()
         bell.remove()
+
+    def _new_bell(self, name: str) -> Bell | None:
+        try:
+            return Bell.create(self._runtime_dir / loop.SNAPSHOT, name)
+        except (OSError, SnapshotUnusable) as error:
+            _log.warning("no notifications from workers, polling instead: %s", error)
+            return None
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:

@@ -33,6 +33,7 @@ from kyverno_mp.leader.triggers.document import (
     since_of,
 )
 from kyverno_mp.leader.triggers.left_out import change_unproved
+from kyverno_mp.leader.triggers.pause import Pause
 from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
     TRIGGER_OBJECTS_BYTES_MAX,
@@ -48,16 +49,13 @@ from kyverno_mp.queues.triggers import (
     decode_trigger,
     lost_record,
 )
+from kyverno_mp.snapshot.bell import Bell
 from kyverno_mp.telemetry.families import TRIGGERS, TRIGGERS_AGE, TRIGGERS_WAITING
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_POLL_S: Final = 0.02
-"""Users wait for the generated object; a poll takes about 10 us."""
-_RETRY_S: Final = 0.25
-_PAUSE_S_MAX: Final = 15.0
 _COUNT_S: Final = 1.0
 """The interval between two counts of the existing UpdateRequests."""
 _STOP_S: Final = 5.0
@@ -90,10 +88,12 @@ class TriggerWriter:
         namespace: str,
         threshold: Callable[[], int],
         monotonic_s: Callable[[], float] = time.monotonic,
+        bell: Callable[[], Bell | None] = lambda: None,
     ) -> None:
         """``readers``: one for triggers, and one for policies that lost triggers.
 
-        ``threshold`` returns the number of UpdateRequests from which records wait.
+        ``bell``: see Pause. ``threshold`` returns the number of UpdateRequests from
+        which records wait.
         """
         self._readers = readers
         self._client = client
@@ -101,7 +101,7 @@ class TriggerWriter:
         self._namespace = namespace
         self._threshold = threshold
         self._monotonic_s = monotonic_s
-        self._stopping = threading.Event()
+        self._pause = Pause(bell)
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
@@ -123,7 +123,7 @@ class TriggerWriter:
 
     def stop(self) -> None:
         """Write the pending records that the API server still accepts, and stop."""
-        self._stopping.set()
+        self._pause.stop()
         self._thread.join(timeout=_STOP_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -352,7 +352,8 @@ class TriggerWriter:
             raise _Full
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._pause_s()):
+        self._pause.begin()
+        while not self._pause.is_last(self._failures, self.waiting):
             self.step()
         self._rejections.retry_now()
         left = 0
@@ -360,11 +361,6 @@ class TriggerWriter:
         while self.waiting not in (0, left):
             left = self.waiting
             self.step()
-
-    def _pause_s(self) -> float:
-        if not self._failures:
-            return _POLL_S
-        return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
 
 
 class _Full(Exception):

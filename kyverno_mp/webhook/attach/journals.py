@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kyverno_mp.errors import StateError
@@ -17,6 +18,8 @@ from kyverno_mp.limits import RESULTS_WAITING_MAX, TRIGGERS_WAITING_MAX
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, Journal
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import TRIGGERS as BELL
+from kyverno_mp.snapshot.bell import ring
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.audit.metrics import PageRecords
@@ -46,6 +49,8 @@ class Journals:
             most = TRIGGERS_WAITING_MAX
             self.triggers = self._claim(places.triggers, most, TRIGGERS.ring_bytes)
             self._lost = self._claim(places.lost, most, LOST.ring_bytes)
+            for journal in (self.triggers, self._lost):
+                journal.on_append = partial(ring, places.snapshot, BELL)
         self.results: Journal | None = None
         if places.results is not None:
             most = RESULTS_WAITING_MAX

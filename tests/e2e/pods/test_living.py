@@ -9,14 +9,11 @@ are killed and the API server is frozen meanwhile, as in the daily job.
 """
 
 import contextlib
-import json
 import os
 import random
-import re
 import signal
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,12 +21,13 @@ from typing import Final
 import psutil
 import pytest
 
-from kyverno_mp.limits import LOG_INTERVAL_S, LOG_LINES_OF_CAUSE
+from kyverno_mp.limits import LOG_LINES_OF_CAUSE
 from tests.e2e.api import Api
 from tests.e2e.background import BACKGROUND
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.living import Faults, Living
+from tests.e2e.logs import crowded
 from tests.e2e.permissions import granted, is_explained, is_used, names_of
 from tests.e2e.product import ADMISSION, CLEANUP, Product, holder_of
 from tests.waiting import wait_for
@@ -221,19 +219,7 @@ def test_a_missing_report_definition_is_said_in_few_lines(
         living.settle()
         wait_for(partial(_is_well, product))
         living.remove()
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    times: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for line in lines:
-        if line["level"] in ("warning", "error"):
-            cause = re.sub(r"\S*[\d/]\S*", "*", line["message"])
-            moment = datetime.fromisoformat(line["time"])
-            times[str(line["pid"]), line["logger"], cause].append(moment)
-    interval = timedelta(seconds=LOG_INTERVAL_S)
-    for key, moments in times.items():
-        for moment in moments:
-            near = [one for one in moments if moment <= one < moment + interval]
-            # The lines of two intervals, and the number of those that were left out.
-            assert len(near) <= 2 * (LOG_LINES_OF_CAUSE + 1), key
+    assert crowded(text) == []
 
 
 def _rejected(plane: ControlPlane) -> int:

@@ -1,0 +1,170 @@
+"""Count the API calls and the CPU of replicas that have nothing to do.
+
+The manifests of deploy/ run on a real API server, with ``--policies`` policies that are
+in force. First one replica, which holds all leases, then ``--replicas``: what is added
+are the others. The audit log counts the calls; opening a watch again is one of them.
+The CPU of ``health`` is mostly that of the probes, four a second here.
+
+    python perf/idle.py [--seconds 60] [--policies 20] [--replicas 3] [--check]
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# Python searches the imports of a script only in the script's own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+
+from tests.e2e.binaries import find_binaries
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.installation import (
+    DEPLOY,
+    DEPLOYMENT,
+    NAMESPACE,
+    Installation,
+    installation,
+    until,
+)
+
+HOLDER_CALLS_MAX: Final = 60
+"""A minute, of the replica that holds all leases."""
+FOLLOWER_CALLS_MAX: Final = 12
+"""A minute, of each other replica."""
+LEASES: Final = (
+    "kyverno",
+    "kyverno-background-controller",
+    "kyverno-cleanup-controller",
+    "kyverno-reports-controller",
+)
+_OURS: Final = f"system:serviceaccount:{NAMESPACE}:"
+_QUIET_CALLS: Final = 10
+_QUIET_S: Final = 5.0
+Calls = Counter[tuple[str, str, str]]
+"""Account, verb and resource -> calls."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What replicas did in some seconds."""
+
+    calls: Calls
+    cpu_percent: dict[str, float]
+    """Of a core, by the names of the pod and the role."""
+
+    def of_pods(self) -> dict[str, float]:
+        """Return the CPU of each pod."""
+        used: dict[str, float] = {}
+        for name, percent in self.cpu_percent.items():
+            pod = name.partition("/")[0]
+            used[pod] = used.get(pod, 0.0) + percent
+        return used
+
+    seconds: float
+
+    @property
+    def a_minute(self) -> float:
+        """The calls of all replicas in a minute."""
+        return self.calls.total() * 60 / self.seconds
+
+
+def start(found: Installation, policies: int) -> None:
+    """Install one replica; wait until it has the policies and all leases."""
+    found.kubectl("apply", "-f", str(DEPLOY / "install.yaml"))
+    scale(found, 1)
+    for number in range(policies):
+        found.enforce(f"idle-{number}", f"label-{number}", "Secret")
+    until(lambda: all(found.holder(one) for one in LEASES), "all leases are held")
+
+
+def scale(found: Installation, replicas: int) -> None:
+    """Wait until this number of replicas run, and no other."""
+    found.kubectl(
+        *("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}"),
+        f"--replicas={replicas}",
+    )
+    found.await_rollout()
+    until(lambda: len(found.pods) == replicas, f"{replicas} replicas run")
+
+
+def measure(found: Installation, plane: ControlPlane, seconds: float) -> Idle:
+    """Wait until nothing is left to do, and count for some seconds."""
+
+    def is_quiet() -> bool:
+        plane.audit.mark()
+        time.sleep(_QUIET_S)
+        return _calls(plane).total() <= _QUIET_CALLS
+
+    until(is_quiet, "the replicas are quiet")
+    started, before = time.monotonic(), _cpu_s(found)
+    plane.audit.mark()
+    time.sleep(seconds)
+    calls, after = _calls(plane), _cpu_s(found)
+    passed = time.monotonic() - started
+    shares = {pod: 100 * (after[pod] - before[pod]) / passed for pod in after}
+    return Idle(calls, shares, passed)
+
+
+def _calls(plane: ControlPlane) -> Calls:
+    return Counter(
+        (one.user.removeprefix(_OURS), one.verb, one.resource)
+        for one in plane.audit.asked()
+        if one.user.startswith(_OURS)
+    )
+
+
+def _cpu_s(found: Installation) -> dict[str, float]:
+    """Return the seconds of CPU of each pod's processes, as ``pod/role``."""
+    used: dict[str, float] = {}
+    for pod in found.pods:
+        roles = {pid: role for role, pid in found.processes(pod).items()}
+        process = pod.containers[0].process
+        assert process is not None
+        root = psutil.Process(process.pid)
+        for one in (root, *root.children(recursive=True)):
+            role = roles.get(one.pid) or f"{roles.get(one.ppid(), 'supervisor')}'s"
+            times, name = one.cpu_times(), f"{pod.name}/{role}"
+            used[name] = used.get(name, 0.0) + times.user + times.system
+    return used
+
+
+def main() -> int:
+    """Print both tables; with --check, fail above the limits of calls."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--policies", type=int, default=20)
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    binaries = find_binaries()
+    with tempfile.TemporaryDirectory(prefix="idle-") as folder:
+        plane = ControlPlane(binaries, Path(folder))
+        plane.start()
+        try:
+            with installation(plane, binaries.kubectl) as found:
+                start(found, args.policies)
+                holder = measure(found, plane, args.seconds)
+                scale(found, args.replicas)
+                both = measure(found, plane, args.seconds)
+        finally:
+            plane.stop()
+    for title, idle in (("the holder of all leases", holder), ("all replicas", both)):
+        print(f"\n{title}: {idle.a_minute:.0f} calls a minute")
+        for (account, verb, resource), count in idle.calls.most_common():
+            print(f"{count:6}  {account:32} {verb:8} {resource}")
+        for name, percent in {**idle.of_pods(), **idle.cpu_percent}.items():
+            print(f"{percent:6.2f} % of a core  {name}")
+    each = (both.a_minute - holder.a_minute) / max(args.replicas - 1, 1)
+    print(f"\neach other replica: {each:.1f} calls a minute")
+    is_over = holder.a_minute > HOLDER_CALLS_MAX or each > FOLLOWER_CALLS_MAX
+    return int(args.check and is_over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
