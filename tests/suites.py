@@ -105,7 +105,8 @@ SUITES: Final = (
     _pytest(
         "cluster",
         "cores",
-        *("-n", _PLANES, "--dist", "loadfile", "tests/e2e"),
+        # Otherwise the modules with few tests, which take minutes, come last.
+        *("-n", _PLANES, "--dist", "loadfile", "--no-loadscope-reorder", "tests/e2e"),
         *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS)),
     ),
     # Its cases state how long they sleep, which is most of their time.
