@@ -26,9 +26,9 @@ from typing import Final, Literal, NoReturn
 Lane = Literal["cores", "aside", "waiting", "alone"]
 """Suites of a lane run one after another, beside those of the other lanes.
 
-``cores``: the longest suites, which keep every core busy. ``waiting``: it sleeps most
-of the time. ``aside``: all others. ``alone``: it measures time, so it runs after all
-others.
+``cores``: the longest suites, which keep every core busy. ``waiting``: it sleeps for
+much of its time. ``aside``: all others. ``alone``: it measures time, so it runs after
+all others.
 """
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -109,7 +109,7 @@ SUITES: Final = (
         *("-n", _PLANES, "--dist", "loadfile", "--no-loadscope-reorder", "tests/e2e"),
         *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS)),
     ),
-    # Its cases state how long they sleep, which is most of their time.
+    # Its cases state how long they sleep: more than twenty minutes in all.
     _pytest("chainsaw", "waiting", "-n", _PLANES, _CASES),
     _pytest("pods", "cores", *_RUNS_PODS),
 )  # fmt: skip
