@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
-Lane = Literal["cores", "aside", "alone"]
-"""Suites of a lane run one after another, beside those of the other lane.
+Lane = Literal["cores", "aside", "waiting", "alone"]
+"""Suites of a lane run one after another, beside those of the other lanes.
 
-``cores``: the longest suites, which keep every core busy. ``aside``: all others.
-``alone``: it measures time, so it runs after all others.
+``cores``: the longest suites, which keep every core busy. ``waiting``: it sleeps for
+much of its time. ``aside``: all others. ``alone``: it measures time, so it runs after
+all others.
 """
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -71,6 +72,8 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
 
 _WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
 """One more than cores, because some unit tests wait."""
+_PLANES: Final = "3"
+"""Workers with a control plane of their own, which takes gigabytes of memory."""
 _RUNS_PODS: Final = (
     "tests/e2e/pods/test_caller.py",
     "tests/e2e/pods/test_deploy.py",
@@ -104,11 +107,12 @@ SUITES: Final = (
     _pytest(
         "cluster",
         "cores",
-        *("-n", "2", "--dist", "loadfile", "tests/e2e"),
+        # Otherwise the modules with few tests, which take minutes, come last.
+        *("-n", _PLANES, "--dist", "loadfile", "--no-loadscope-reorder", "tests/e2e"),
         *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS, *_DAILY)),
     ),
-    # Beside cluster: each of the two waits for a fifth of its time.
-    _pytest("chainsaw", "aside", "-n", "2", _CASES),
+    # Its cases state how long they sleep: more than twenty minutes in all.
+    _pytest("chainsaw", "waiting", "-n", _PLANES, _CASES),
     _pytest("pods", "cores", *_RUNS_PODS),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.binaries import SOURCES
 from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.waiting import HANG_S, wait_for
 
@@ -50,6 +51,21 @@ def test_crds_are_accepted_and_established(cluster: Cluster, api: Api) -> None:
             one["type"]: one["status"] for one in api.get(path)["status"]["conditions"]
         }
         assert conditions == {"NamesAccepted": "True", "Established": "True"}
+
+
+def test_definitions_are_applied_again_once_they_differ(
+    shared_plane: ControlPlane, api: Api
+) -> None:
+    """Each module installs them, at the cost of seconds if all were applied."""
+    names = install_crds(api)
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{names[0]}"
+    before = api.get(path)["spec"]
+    api.patch(path, {"spec": {"names": {"shortNames": ["changed"]}}})
+    shared_plane.audit.mark()
+    assert install_crds(api) == install_crds(api) == names
+    assert api.get(path)["spec"] == before
+    asked = shared_plane.audit.asked("admin", writes=True)
+    assert [one.name for one in asked if one.verb == "patch"] == [names[0]]
 
 
 def test_crds_can_be_applied_by_kubectl(cluster: Cluster) -> None:

@@ -53,6 +53,21 @@ def test_outputs_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
     assert "4\n5\n6\n" in text
 
 
+def test_suites_of_different_lanes_run_beside_one_another(tmp_path: Path) -> None:
+    """Each waits for a file of the other two."""
+    program = (
+        "import pathlib, sys; from tests.waiting import wait_for;"
+        "folder = pathlib.Path(sys.argv[1]); (folder / sys.argv[2]).touch();"
+        "wait_for(lambda: len(list(folder.iterdir())) == 3)"
+    )
+    lanes: tuple[Lane, ...] = ("cores", "waiting", "aside")
+    suites = [
+        Suite(lane, lane, (sys.executable, "-c", program, str(tmp_path), lane), False)
+        for lane in lanes
+    ]
+    assert run(suites) == 0
+
+
 def test_a_suite_that_measures_runs_after_all_others(tmp_path: Path) -> None:
     """The others would take its time; here it is the first of the list."""
     folder = f"__import__('pathlib').Path({str(tmp_path / 'made')!r})"
@@ -185,6 +200,20 @@ def test_groups_name_suites_and_tox_names_groups() -> None:
     }
     for name in environments:
         assert chosen([name])
+
+
+def test_the_gate_builds_a_single_environment() -> None:
+    """Each costs a minute; suites run beside one another only in the same one."""
+    gate = (ROOT / ".ci/run").read_text()
+    assert re.findall(r"^\.venv/bin/tox(.*) 2>&1", gate, re.MULTILINE) == [
+        " -- cluster"
+    ]
+    assert set(re.findall(r"tox\b.* -e (\w+)", gate)) == {"check"}
+    assert "    check: python -m tests.suites check {posargs}\n" in _tox()
+    assert {suite.name for suite in chosen(["check", "cluster"])} == {
+        *GROUPS["check"],
+        *GROUPS["cluster"],
+    }
 
 
 def _tox() -> str:
