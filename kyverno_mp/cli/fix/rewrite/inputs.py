@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.expr.pattern.anchors import parse_anchor
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
@@ -89,6 +90,8 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
         for pattern in filter(None, patterns):
             for path, value in _walk(pattern, ()):
                 found.setdefault(path, []).append(value)
+        for path, value in _of_cel(rule):
+            found.setdefault(path, []).append(value)
         denied = validate.deny.conditions if validate.deny else None
         for condition in (*_conditions(denied), *_conditions(rule.preconditions)):
             for text in _FIELD.findall(str(condition.get("key"))):
@@ -99,6 +102,17 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
                     found.setdefault(keys[:end], []).append({})
                 found.setdefault(keys, []).extend(given)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
+
+
+def _of_cel(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+    """Yield the paths of a rule in CEL with values."""
+    cel = rule.validate.cel if rule.validate is not None else None
+    if cel is None:
+        return
+    conditions = [one.expression for one in rule.cel_preconditions or ()]
+    tests = [one.expression for one in cel.expressions]
+    variables = [(one.name, one.expression) for one in cel.variables]
+    yield from places(variables, (*conditions, *tests))
 
 
 class _Tried(NamedTuple):

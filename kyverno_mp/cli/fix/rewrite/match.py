@@ -8,6 +8,7 @@ Source: docs/behaviour/engine 1; docs/behaviour/cel 3.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from kyverno_mp.cli.fix.rewrite.known_kinds import resources_of_kind
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
     all_of,
@@ -21,11 +22,9 @@ from kyverno_mp.policy.fields.match import (
     ResourceDescription,
     ResourceFilter,
 )
-from kyverno_mp.policy.ports import BuiltInKinds
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
-_KINDS: Final = BuiltInKinds()
 _NAMESPACE: Final = "Namespace"
 
 
@@ -141,10 +140,10 @@ def _resources(text: str) -> list[Resource]:
         raise NotRewritten(f"kind {text}")
     resources = [
         Resource(group, version, one.plural, one.kind, one.group)
-        for one, _ in _KINDS.find(selector)
+        for one in resources_of_kind(selector)
     ]
     if not resources:
-        raise NotRewritten(f"kind {text}, which is not built in")
+        raise NotRewritten(f"kind {text}, whose resource is not known")
     return resources
 
 

@@ -59,6 +59,11 @@ def deny(*conditions: Json, **rule: Json) -> Json:
     return policy({**rule, "validate": {"message": "m", **denied}})
 
 
+def cel(*expressions: Json, variables: Json = (), **rule: Json) -> Json:
+    moved = {"expressions": list(expressions), "variables": list(variables)}
+    return policy({**rule, "validate": {"message": "m", "cel": moved}})
+
+
 def condition(key: str, operator: str, value: Json) -> Json:
     return {"key": f"{{{{ {key} }}}}", "operator": operator, "value": value}
 
@@ -141,6 +146,33 @@ REWRITTEN: dict[str, Json] = {
         condition(TYPE, "NotEquals", "A"),
         match={"any": [{"resources": {"kinds": ["Service"], "names": ["a"]}}]},
     ),
+    "cel": cel(
+        {"expression": "object.spec.?type.orValue('') != 'NodePort'"},
+        {"expression": "!has(object.spec.x) || object.spec.x > 3", "message": "x"},
+        match={
+            "any": [{"resources": {"kinds": ["Service"], "operations": ["CREATE"]}}]
+        },
+    ),
+    "cel of pods": cel(
+        {"expression": "variables.of.all(c, c.image.startsWith('a/'))"},
+        {
+            "expression": "object.metadata.?name.orValue('') != 'b'",
+            "messageExpression": "'not ' + object.kind",
+        },
+        variables=[{"name": "of", "expression": "object.spec.containers"}],
+        match=PODS,
+    ),
+    "cel preconditions": cel(
+        {"expression": "object.spec.type != 'NodePort'"},
+        match={
+            "any": [{"resources": {"kinds": ["Service"], "operations": ["UPDATE"]}}]
+        },
+        celPreconditions=[{"name": "a", "expression": "object.spec.x == 'a'"}],
+    ),
+    "a custom kind": cel(
+        {"expression": "object.spec.project != 'default'"},
+        match={"any": [{"resources": {"kinds": ["argoproj.io/*/Application"]}}]},
+    ),
     "audit": {
         **pattern({"spec": {"type": "A"}}),
         "spec": {
@@ -170,15 +202,39 @@ def _assert_denies_and_allows(name: str, document: Json) -> None:
         for one, *rest in (
             ("Service", "", "v1", "services", "Service"),
             ("Pod", "", "v1", "pods", "Pod"),
+            ("Application", "argoproj.io", "v1alpha1", "applications", "Application"),
         )
     }
-    resource = kinds["Pod" if name == "autogen" else "Service"]
+    others = {"autogen": "Pod", "cel of pods": "Pod", "a custom kind": "Application"}
+    resource = kinds[others.get(name, "Service")]
     left = {True, False}
     for _, body in reviews(before.spec.rules, [resource]):
         left.discard(bool(pair.verdicts(decode_review(body))[0]))
         if not left:
             return
     raise AssertionError(f"no request has this verdict: {left}")
+
+
+def test_cel_of_pods_and_controllers_stays_one_expression() -> None:
+    """A person would not write the paths of all controllers again."""
+    found = rewrite(REWRITTEN["cel of pods"]).document
+    assert found is not None
+    raw = found["spec"]
+    expressions = [one["expression"] for one in raw["validations"]]
+    assert expressions == [
+        "variables.of.all(c, c.image.startsWith('a/'))",
+        "variables.pod.metadata.?name.orValue('') != 'b'",
+    ]
+    assert raw["variables"][-1] == {
+        "name": "of",
+        "expression": "variables.pod.spec.containers",
+    }
+    plurals = {name for rule in rules_of(raw) for name in rule["resources"]}
+    assert {"pods", "cronjobs", "deployments", "replicationcontrollers"} <= plurals
+
+
+def rules_of(raw: Json) -> Json:
+    return raw["matchConstraints"]["resourceRules"]
 
 
 @pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
@@ -275,9 +331,12 @@ def test_the_requests_show_a_defect(
     def wrong(given: ClusterPolicy) -> Json:
         found = original(given)
         assert found is not None
-        for one in found["spec"]["validations"]:
-            assert old in one["expression"]
+        spec = found["spec"]
+        changed = [*spec["validations"], *spec.get("matchConditions", ())]
+        before = [one["expression"] for one in changed]
+        for one in changed:
             one["expression"] = one["expression"].replace(old, new)
+        assert before != [one["expression"] for one in changed]
         return found
 
     monkeypatch.setattr(to_validating, "rewritten", wrong)
@@ -387,7 +446,7 @@ REFUSED: list[tuple[Json, str]] = [
     (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
     (
         pattern({}, match={"any": [{"resources": {"kinds": ["X"]}}]}),
-        "kind X, which is not built in",
+        "kind X, whose resource is not known",
     ),
     (pattern({}, match={"any": [{"resources": {"kinds": ["*"]}}]}), "kind *"),
     (
@@ -419,9 +478,19 @@ REFUSED: list[tuple[Json, str]] = [
     (policy({"mutate": {"patchStrategicMerge": {"a": "b"}}}), "no validate rule"),
     (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
     (
-        policy({"validate": {"cel": {"expressions": [{"expression": "true"}]}}}),
-        "cel",
+        policy(
+            {
+                "validate": {
+                    "cel": {
+                        "expressions": [{"expression": "params.x"}],
+                        "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+                    }
+                }
+            }
+        ),
+        "paramKind",
     ),
+    (cel({"expression": "authorizer.path('/').check('get').allowed()"}), "authorizer"),
 ]
 
 
