@@ -19,6 +19,7 @@ from kyverno_mp.policy.fields.validation import CEL, CELValidation, ParamKind, P
 POD: Final = "pod"
 OLD_POD: Final = "oldPod"
 _PATHS: Final = ("", "spec.template.", "spec.jobTemplate.spec.template.")
+_CRON_JOB: Final = "autogen-cronjob-"
 _ROOTS: Final = (("object", POD), ("oldObject", OLD_POD))
 
 
@@ -53,24 +54,31 @@ def moved(rule: Rule, cel: CEL) -> Moved:
     return found
 
 
-def as_one(copies: Sequence[Moved]) -> Moved | None:
+def path_of_copy(name: str, original: str) -> str:
+    """Return the path of the Pod in a copy, with a dot at the end; "" for a Pod."""
+    if name == original:
+        return _PATHS[0]
+    return _PATHS[2] if name.startswith(_CRON_JOB) else _PATHS[1]
+
+
+def as_one(copies: Sequence[tuple[Moved, str]]) -> Moved | None:
     """Return a rule and its autogen copies with ``variables.pod``; None: they differ.
 
-    ``copies``: of Pods, of controllers and of CronJobs, in this order.
+    ``copies``: with the path of the Pod.
     """
-    if any(one.name in (POD, OLD_POD) for given in copies for one in given.variables):
+    if any(
+        one.name in (POD, OLD_POD) for given, _ in copies for one in given.variables
+    ):
         return None
-    first, *others = (
-        _with_pod(given, prefix) for given, prefix in zip(copies, _PATHS, strict=False)
-    )
+    first, *others = (_with_pod(given, path) for given, path in copies)
     return first if all(one == first for one in others) else None
 
 
-def pod_variables(texts: Iterable[str]) -> list[dict[str, str]]:
+def pod_variables(texts: Iterable[str], root: str) -> list[dict[str, str]]:
     """Return the variables that hold the Pod, as far as the expressions use them."""
     return [
-        {"name": name, "expression": _pod_of(root)}
-        for root, name in _ROOTS
+        {"name": name, "expression": _pod_of(holder)}
+        for holder, name in ((root, POD), ("oldObject", OLD_POD))
         if any(f"variables.{name}." in text for text in texts)
     ]
 

@@ -81,7 +81,7 @@ def _path(node: Node, names: _Names, variables: _Names) -> Path | None:
 def _read(node: Node, names: _Names, variables: _Names) -> Iterator[tuple[Path, Json]]:
     path = _path(node, names, variables)
     if path:
-        yield from _parents(path)
+        yield from parents(path)
     if isinstance(node, Macro):
         source = _path(node.range, names, variables)
         yield from _read(node.range, names, variables)
@@ -97,7 +97,8 @@ def _read(node: Node, names: _Names, variables: _Names) -> Iterator[tuple[Path, 
         yield from _read(child, names, variables)
 
 
-def _parents(path: Path) -> Iterator[tuple[Path, Json]]:
+def parents(path: Path) -> Iterator[tuple[Path, Json]]:
+    """Yield a path, and before it the maps and lists that contain it."""
     for end in range(1, len(path)):
         yield path[:end], [] if path[end] == 0 else {}
     yield path, "x"

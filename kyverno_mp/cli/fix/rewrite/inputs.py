@@ -11,7 +11,7 @@ the same requests.
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
@@ -20,7 +20,8 @@ import msgspec
 
 from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
-from kyverno_mp.expr.pattern.anchors import parse_anchor
+from kyverno_mp.cli.fix.rewrite.query_places import query_places, walked
+from kyverno_mp.cli.fix.rewrite.typed import completed, conforms
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
@@ -51,7 +52,6 @@ _ODD: Final[tuple[Json, ...]] = (
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
-_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)")
 _VERBS: Final = ("CREATE", "UPDATE", "UPDATE", "DELETE")
 _FOREIGN: Final = "example.com"
 """An API group whose kinds have the names of built-in kinds."""
@@ -69,6 +69,8 @@ _UNCHANGED: Final = 0.1
 _TOGETHER: Final = 200
 """Number of objects that are changed in several places, for each rule."""
 _PLACES_MAX: Final = 4
+_TRIES: Final = 10
+"""Generated requests for each request whose objects have the types of their kind."""
 _Path = tuple[str | int, ...]
 
 
@@ -87,20 +89,11 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
         if validate is None:
             continue
         patterns = [validate.pattern, *(validate.any_pattern or ())]
-        for pattern in filter(None, patterns):
-            for path, value in _walk(pattern, ()):
-                found.setdefault(path, []).append(value)
-        for path, value in _of_cel(rule):
+        of_patterns = [
+            pair for one in filter(None, patterns) for pair in walked(one, ())
+        ]
+        for path, value in (*of_patterns, *_of_cel(rule), *query_places(rule)):
             found.setdefault(path, []).append(value)
-        denied = validate.deny.conditions if validate.deny else None
-        for condition in (*_conditions(denied), *_conditions(rule.preconditions)):
-            for text in _FIELD.findall(str(condition.get("key"))):
-                values = condition.get("value")
-                given = values if type(values) is list else [values]
-                keys = tuple(text.split("."))
-                for end in range(1, len(keys)):
-                    found.setdefault(keys[:end], []).append({})
-                found.setdefault(keys, []).extend(given)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
 
 
@@ -136,7 +129,8 @@ def reviews(
     tried = [_tried(rule, resources, randomly) for rule in rules]
     wanted = 2 * sum(len(one.objects) for one in tried)
     count = min(max(wanted, REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
-    for verb, resource, changed, old in islice(_requests(tried, randomly), count):
+    conforming = filter(_conforms, islice(_requests(tried, randomly), count * _TRIES))
+    for verb, resource, changed, old in islice(conforming, count):
         named = resource
         identity = randomly.choice(names), randomly.choice(namespaces)
         if randomly.random() < _ELSEWHERE:
@@ -151,6 +145,8 @@ def reviews(
         is_generated = verb == "CREATE" and randomly.random() < _UNNAMED
         is_same = verb == "UPDATE" and randomly.random() < _UNCHANGED
         pair = changed, changed if is_same else old
+        # A kind of another group is taken to have the shape of the known kind.
+        pair = _completed(resource, pair[0]), _completed(resource, pair[1])
         yield _review(
             named, verb, pair, identity, subresource, is_generated=is_generated
         )
@@ -170,6 +166,18 @@ def _requests(
         yield randomly.choice(_VERBS), randomly.choice(resources), changed, old
 
 
+def _conforms(request: tuple[str, Resource, Json, Json]) -> bool:
+    _, resource, changed, old = request
+    return all(conforms(resource, _completed(resource, one)) for one in (changed, old))
+
+
+def _completed(resource: Resource, given: Json) -> Json:
+    """Return the object with what the API server always writes."""
+    metadata = given.get("metadata")
+    made = dict(metadata) if type(metadata) is dict else {}
+    return completed(resource, {**given, "metadata": made})
+
+
 def _created(tried: Sequence[_Tried]) -> Iterator[tuple[Resource, Json]]:
     # The rules take turns, so that the limit affects all rules alike.
     for number in range(max(len(one.objects) for one in tried)):
@@ -187,33 +195,13 @@ def _tried(
         for text in description.kinds
     }
     own = [resource for resource in resources if resource.kind in kinds]
-    return _Tried(list(_objects(spots_of([rule]), randomly)), own or resources)
+    own = own or list(resources)
 
+    def is_typed(given: Json) -> bool:
+        return any(conforms(resource, _completed(resource, given)) for resource in own)
 
-def _walk(pattern: Json, path: _Path) -> Iterator[tuple[_Path, Json]]:
-    if type(pattern) is dict:
-        for text, value in pattern.items():
-            anchor = parse_anchor(text)
-            key = anchor[1] if anchor else text
-            yield (*path, key), {}
-            yield from _walk(value, (*path, key))
-    elif type(pattern) is list:
-        yield path, []
-        for value in pattern[:1]:
-            yield from _walk(value, (*path, 0))
-    else:
-        yield path, pattern
-
-
-def _conditions(value: Json) -> Iterator[dict[str, Json]]:
-    if type(value) is dict and "key" in value:
-        yield value
-    elif type(value) is dict:
-        for one in value.values():
-            yield from _conditions(one)
-    elif type(value) is list:
-        for one in value:
-            yield from _conditions(one)
+    objects = _objects(spots_of([rule]), randomly, is_typed)
+    return _Tried([*filter(is_typed, objects)], own)
 
 
 def _values(given: Sequence[Json]) -> Iterator[Json]:
@@ -243,12 +231,18 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
                 yield text == "true"
 
 
-def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
+def _objects(
+    spots: Sequence[Spot], randomly: random.Random, is_typed: Callable[[Json], bool]
+) -> Iterator[Json]:
     """Yield objects: empty, passing, changed in one place, changed in several."""
     yield {}
     base: Json = {}
     for spot in spots:
-        _set(base, spot.path, _usual(spot))
+        for value in (_usual(spot), *spot.values, *_ODD):
+            changed = _with(base, spot.path, value)
+            if is_typed(changed):
+                base = changed
+                break
     yield _copied(base)
     # The policy's own values come first, because the limit omits the last objects.
     own = [(spot, value) for spot in spots for value in (_ABSENT, *spot.values)]
@@ -373,8 +367,7 @@ def _review(
     changed, old = pair
 
     def finished(given: Json) -> Json:
-        metadata = given.get("metadata")
-        made = dict(metadata) if type(metadata) is dict else {}
+        made = dict(given["metadata"])
         made["generateName" if is_generated else "name"] = name
         if namespace:
             made["namespace"] = namespace

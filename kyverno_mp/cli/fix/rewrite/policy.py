@@ -5,50 +5,27 @@ NotRewritten with the construct that has no equivalent. Next: proof.py compares 
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
 
-Each rule and each autogen rule becomes a validation. So controllers for which
-ValidatingPolicies have no autogen (ReplicationControllers) are checked, too.
+A rule on Pods becomes one validation for Pods and all their controllers, also those for
+which ValidatingPolicies have no autogen (ReplicationControllers).
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from kyverno_mp.cli.fix.rewrite.cel import Moved, as_one, moved, pod_variables
-from kyverno_mp.cli.fix.rewrite.deny import conditions_expression, deny_expression
-from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, kinds_clause, matched
-from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
-from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, any_of, bracketed
+from kyverno_mp.cli.fix.rewrite.cel import pod_variables
+from kyverno_mp.cli.fix.rewrite.match import Resource, kinds_clause
+from kyverno_mp.cli.fix.rewrite.rules import RESOURCE, Check, checks_of
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, bracketed
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
-from kyverno_mp.policy.fields.meta import NamedExpression
-from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
-_PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
-_DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
-"""Without CONNECT, which applies only to subresources."""
-_RESOURCE: Final = "variables.resource"
 _RESOURCE_OF: Final = "object.?metadata.hasValue() ? object : oldObject"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
-_VARIABLE: Final = "{{"
 _PODS: Final = "pods"
 _PREFIXES: Final = ("autogen", "autogen-cronjob")
-_COPIES: Final = 3
 _NAME_MAX: Final = 63
-
-
-class _Check(NamedTuple):
-    """One rule in CEL, for the object and for the old object."""
-
-    matched: Matched
-    old_guard: str
-    body: str
-    old_body: str
-    message: str
-    allows_existing: bool
-    message_expression: str = ""
-    preconditions: tuple[NamedExpression, ...] = ()
-    variables: tuple[NamedExpression, ...] = ()
 
 
 def rewritten(policy: ClusterPolicy) -> Json:
@@ -59,7 +36,9 @@ def rewritten(policy: ClusterPolicy) -> Json:
     if len(actions) > 1:
         raise NotRewritten("rules with different failureActions")
     (action,) = actions
-    checks = [check for copies in _copies(policy) for check in _checks(copies, action)]
+    checks = [
+        check for copies in _copies(policy) for check in checks_of(copies, action)
+    ]
     raw: Json = {
         "validationActions": ["Deny" if action == "Enforce" else "Audit"],
         "failurePolicy": spec.failure_policy or "Fail",
@@ -104,7 +83,7 @@ def resources_of(policy: ClusterPolicy) -> set[Resource]:
     return {
         resource
         for copies in _copies(policy)
-        for check in _checks(copies, "")
+        for check in checks_of(copies, "")
         for resource in check.matched.resources
     }
 
@@ -150,85 +129,7 @@ def _action_of(policy: ClusterPolicy, rule: Rule) -> str:
     return (own or policy.spec.validation_failure_action).capitalize()
 
 
-def _checks(copies: Sequence[Rule], action: str) -> list[_Check]:
-    """Rewrite a rule and its copies. Raises: NotRewritten, with the rule's name."""
-    made = []
-    for rule in copies:
-        try:
-            made.append(_made(rule, action))
-        except NotRewritten as error:
-            raise NotRewritten(f"rule {rule.name}: {error}") from error
-    return _together(copies, made) or [check for checks in made for check in checks]
-
-
-def _together(copies: Sequence[Rule], made: Sequence[list[_Check]]) -> list[_Check]:
-    """Return the checks of a rule in CEL, which are also those of its copies."""
-    cels = [rule.validate.cel for rule in copies if rule.validate is not None]
-    if len(copies) != _COPIES or None in cels:
-        return []
-    matches = [checks[0].matched for checks in made]
-    if len({(one.operations, one.guard) for one in matches}) > 1:
-        return []
-    found = as_one(
-        [moved(rule, cel) for rule, cel in zip(copies, cels, strict=True) if cel]
-    )
-    if found is None:
-        return []
-    resources = [resource for one in matches for resource in one.resources]
-    match = matches[0]._replace(resources=tuple(dict.fromkeys(resources)))
-    assert copies[0].validate is not None
-    return _cel_checks(match, found, copies[0].validate.message)
-
-
-def _made(rule: Rule, action: str) -> list[_Check]:
-    validate = _refuse_rule(rule)
-    if validate.cel is not None:
-        match = matched(rule, _DENY_OPERATIONS, "object")
-        if "DELETE" in match.operations:
-            match = matched(rule, _DENY_OPERATIONS, _RESOURCE)
-        return _cel_checks(match, moved(rule, validate.cel), validate.message)
-    denies = validate.deny is not None
-    operations = _DENY_OPERATIONS if denies else _PATTERN_OPERATIONS
-    found = matched(rule, operations, _RESOURCE if denies else "object")
-    old = matched(rule, operations, "oldObject")
-    if rule.preconditions:
-        condition = conditions_expression(rule.preconditions, "object")
-        found = found._replace(guard=all_of((found.guard, condition)))
-    check = _Check(
-        matched=found,
-        old_guard=old.guard,
-        # KYVERNO: for a deletion, ``request.object`` is the old object.
-        body=_body(validate, _RESOURCE if denies else "object"),
-        old_body=_body(validate, "oldObject"),
-        message=validate.message,
-        # KYVERNO: the old object is matched like a CREATE, and without preconditions.
-        allows_existing=action == "Enforce"
-        and not rule.preconditions
-        and validate.allow_existing_violations
-        and "CREATE" in found.operations
-        and "UPDATE" in found.operations,
-    )
-    return [check]
-
-
-def _cel_checks(match: Matched, given: Moved, message: str) -> list[_Check]:
-    return [
-        _Check(
-            matched=match,
-            old_guard="",
-            body=one.expression.strip(),
-            old_body="",
-            message=one.message or message,
-            allows_existing=False,
-            message_expression=one.message_expression,
-            preconditions=given.preconditions,
-            variables=given.variables,
-        )
-        for one in given.expressions
-    ]
-
-
-def _variables(checks: Sequence[_Check], validations: Sequence[Json]) -> list[Json]:
+def _variables(checks: Sequence[Check], validations: Sequence[Json]) -> list[Json]:
     """Return the variables that the validations use. Raises: NotRewritten."""
     own: dict[str, str] = {}
     for variable in dict.fromkeys(one for check in checks for one in check.variables):
@@ -237,8 +138,13 @@ def _variables(checks: Sequence[_Check], validations: Sequence[Json]) -> list[Js
     texts = [*own.values()]
     for validation in validations:
         texts += [validation["expression"], validation.get("messageExpression", "")]
-    found = pod_variables(texts)
-    if any(_RESOURCE in text for text in texts):
+    # An expression of the policy reads ``object`` also for deletions, old_guard is "".
+    reviews_deletions = any(
+        check.old_guard and "DELETE" in check.matched.operations for check in checks
+    )
+    found = pod_variables(texts, RESOURCE if reviews_deletions else "object")
+    texts += [one["expression"] for one in found]
+    if any(RESOURCE in text for text in texts):
         found.insert(0, {"name": "resource", "expression": _RESOURCE_OF})
     if {one["name"] for one in found} & set(own):
         raise NotRewritten("a variable with the name of a variable of the rewrite")
@@ -246,48 +152,7 @@ def _variables(checks: Sequence[_Check], validations: Sequence[Json]) -> list[Js
     return found
 
 
-def _refuse_rule(rule: Rule) -> Validation:
-    validate = rule.validate
-    if validate is None or rule.types() != ("validate",):
-        raise NotRewritten("no validate rule")
-    for is_given, what in (
-        (bool(rule.context), "context"),
-        (bool(rule.report_properties), "reportProperties"),
-        (bool(rule.cel_preconditions) and validate.cel is None, "celPreconditions"),
-        (bool(rule.preconditions) and validate.cel is not None, "preconditions of cel"),
-        (validate.foreach is not None, "foreach"),
-        (validate.pod_security is not None, "podSecurity"),
-        (validate.manifests is not None, "manifests"),
-        (validate.assertion is not None, "assert"),
-        (bool(validate.failure_action_overrides), "failureActionOverrides"),
-        (_VARIABLE in validate.message, "variables in the message"),
-        (_has_variables(validate.pattern), "variables in the pattern"),
-        (_has_variables(validate.any_pattern), "variables in the pattern"),
-    ):
-        if is_given:
-            raise NotRewritten(what)
-    return validate
-
-
-def _has_variables(value: Json) -> bool:
-    if type(value) is str:
-        return _VARIABLE in value or "$(" in value
-    if type(value) is dict:
-        return any(_has_variables(one) for pair in value.items() for one in pair)
-    return type(value) is list and any(map(_has_variables, value))
-
-
-def _body(validate: Validation, root: str) -> str:
-    if validate.deny is not None:
-        return deny_expression(validate.deny, root)
-    if validate.pattern is not None:
-        return pattern_expression(validate.pattern, root)
-    if type(validate.any_pattern) is list and validate.any_pattern:
-        return any_of(pattern_expression(one, root) for one in validate.any_pattern)
-    raise NotRewritten("a rule without pattern, anyPattern or deny")
-
-
-def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
+def _resource_rules(checks: Sequence[Check]) -> list[Json]:
     """Return a resource rule for each group and version, with all operations."""
     operations = [
         one
@@ -313,7 +178,7 @@ def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
     ]
 
 
-def _guards(check: _Check, checks: Sequence[_Check]) -> tuple[str, ...]:
+def _guards(check: Check, checks: Sequence[Check]) -> tuple[str, ...]:
     """Return the conditions under which a rule applies. Raises: NotRewritten."""
     guards = [check.matched.guard]
     every = {resource for other in checks for resource in other.matched.resources}
@@ -324,7 +189,7 @@ def _guards(check: _Check, checks: Sequence[_Check]) -> tuple[str, ...]:
     # Another group may use the resource name for another kind.
     if others or any(one.group == "*" for one in check.matched.resources):
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
-        root = _RESOURCE if reviews_deletions else "object"
+        root = RESOURCE if reviews_deletions else "object"
         guards.insert(0, kinds_clause(kinds, root))
     wanted = {operation for other in checks for operation in other.matched.operations}
     if set(check.matched.operations) != wanted:
@@ -333,16 +198,16 @@ def _guards(check: _Check, checks: Sequence[_Check]) -> tuple[str, ...]:
     return tuple(guard for guard in guards if guard != "true")
 
 
-def _conditions(checks: Sequence[_Check]) -> list[Json]:
+def _conditions(checks: Sequence[Check]) -> list[Json]:
     """Return matchConditions for what restricts all rules alike."""
     if len({_guards(check, checks) for check in checks}) > 1:
         return []
-    guard = all_of(_guards(checks[0], checks)).replace(_RESOURCE, f"({_RESOURCE_OF})")
+    guard = all_of(_guards(checks[0], checks)).replace(RESOURCE, f"({_RESOURCE_OF})")
     found = [] if guard == "true" else [{"name": "match", "expression": guard}]
     return [*found, *_shared_preconditions(checks)]
 
 
-def _shared_preconditions(checks: Sequence[_Check]) -> list[Json]:
+def _shared_preconditions(checks: Sequence[Check]) -> list[Json]:
     """Return the preconditions of the only rule in CEL.
 
     matchConditions cannot use variables.
@@ -354,7 +219,7 @@ def _shared_preconditions(checks: Sequence[_Check]) -> list[Json]:
     return [one.raw() for one in given]
 
 
-def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
+def _validation(check: Check, checks: Sequence[Check]) -> Json:
     is_shared = bool(_conditions(checks))
     guard = "true" if is_shared else all_of(_guards(check, checks))
     precondition = all_of(one.expression for one in check.preconditions)
@@ -363,15 +228,20 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
         # Unlike "||", the conditional operator keeps an error of the condition.
         body = f"{bracketed(precondition)} ? {bracketed(body)} : true"
     clauses = [body]
+    if check.allows_existing:
+        violated = (
+            check.old_body[1:]
+            if _is_negation(check.old_body)
+            else f"!({check.old_body})"
+        )
+        existing = all_of(("request.operation == 'UPDATE'", check.old_guard, violated))
+        if check.is_sure:
+            clauses.append(existing)
+        else:
+            # Unlike "||", the conditional operator keeps an error of the test.
+            clauses = [f"{bracketed(body)} ? true : {bracketed(existing)}"]
     if guard != "true":
         clauses.insert(0, f"!({guard})")
-    if check.allows_existing:
-        existing = [
-            "request.operation == 'UPDATE'",
-            check.old_guard,
-            f"!({check.old_body})",
-        ]
-        clauses.append(all_of(existing))
     whole = clauses[0] if len(clauses) == 1 else " || ".join(map(bracketed, clauses))
     found: Json = {"expression": whole}
     if check.message_expression:
@@ -379,6 +249,18 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
     elif check.message:
         found["message"] = check.message
     return found
+
+
+def _is_negation(text: str) -> bool:
+    """Return whether the whole text is ``!(...)``."""
+    if not text.startswith("!("):
+        return False
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == ")" and not depth:
+            return position == len(text) - 1
+    return False
 
 
 def _kinds_of(resources: Sequence[Resource] | set[Resource]) -> set[str]:

@@ -68,7 +68,7 @@ def condition(key: str, operator: str, value: Json) -> Json:
     return {"key": f"{{{{ {key} }}}}", "operator": operator, "value": value}
 
 
-TYPE = "request.object.spec.type || 'ClusterIP'"
+TYPE = "request.object.spec.externalName || 'ClusterIP'"
 REWRITTEN: dict[str, Json] = {
     "texts": pattern({"spec": {"type": "ClusterIP | Node?ort & !Load*"}}),
     "not": pattern({"spec": {"type": "!NodePort"}}),
@@ -141,6 +141,87 @@ REWRITTEN: dict[str, Json] = {
             ("AllNotIn", ["NodePort", "LoadBalancer"]),
         )
     },
+    **{
+        f"deny {query} {operator}": deny(condition(query, operator, value))
+        for query, operator, value in (
+            ("request.object.spec.externalName", "Equals", "a*"),
+            ("request.object.spec.externalName || ''", "NotEquals", "x"),
+            ("request.object.spec.ports[].name", "AnyIn", ["a", "b?"]),
+            ("request.object.spec.ports[].name", "AllIn", ["a", "b"]),
+            ("request.object.spec.ports[].name", "AnyNotIn", ["a", "b"]),
+            ("request.object.spec.ports[].name", "AllNotIn", ["a", "b"]),
+            ("request.object.spec.ports[].name || ''", "AnyNotIn", ["a", "b"]),
+            ("request.object.spec.ports[?name=='a'].port", "AnyIn", [80, 81]),
+            ("request.object.spec.ports[].port", "GreaterThan", 1024),
+            ("request.object.spec.externalIPs", "AnyIn", ["10.*", "x"]),
+            ("request.object.spec.externalIPs || ''", "AllNotIn", ["x", "y"]),
+            ("length(request.object.spec.ports)", "GreaterThan", 1),
+            ("request.object.spec.ports || `[]` | length(@)", "Equals", 0),
+            ("length(keys(request.object.metadata.labels))", "LessThan", 1),
+            ("contains(request.object.spec.externalIPs, 'x')", "Equals", True),
+            ("contains(request.object.spec.externalName, 'x')", "NotEquals", True),
+            ("request.object.spec.ports[].name | contains(@, 'x')", "AnyIn", [True]),
+            ("request.object.spec.publishNotReadyAddresses || `false`", "Equals", True),
+            ("to_upper(request.object.spec.externalName)", "Equals", "AB"),
+            ("starts_with(request.object.spec.externalName, 'x')", "Equals", False),
+            ("request.object.metadata.annotations.\"x/y\" || 'none'", "Equals", "z"),
+        )
+    },
+    "deny constants": deny(
+        {
+            "key": ["a", "b"],
+            "operator": "AnyNotIn",
+            "value": "{{ request.object.spec.ports[].name }}",
+        }
+    ),
+    "foreach": policy(
+        {
+            "validate": {
+                "message": "{{ request.object.spec.x }} in {{ request.namespace }}",
+                "foreach": [
+                    {
+                        "list": "request.object.spec.ports",
+                        "preconditions": {
+                            "all": [condition("element.name || ''", "NotEquals", "b")]
+                        },
+                        "deny": {
+                            "conditions": {
+                                "any": [condition("element.name", "Equals", "x")]
+                            }
+                        },
+                    }
+                ],
+            }
+        }
+    ),
+    "foreach pattern": policy(
+        {
+            "validate": {
+                "message": "m",
+                "foreach": [
+                    {"list": "request.object.spec.ports", "pattern": {"name": "a*|b"}}
+                ],
+            },
+        }
+    ),
+    "foreach of pods": policy(
+        {
+            "match": PODS,
+            "validate": {
+                "message": "m",
+                "foreach": [
+                    {
+                        "list": "request.object.spec.[initContainers, containers][]",
+                        "deny": {
+                            "conditions": {
+                                "any": [condition("element.image", "Equals", "a/*")]
+                            }
+                        },
+                    }
+                ],
+            },
+        }
+    ),
     "deny deletions": deny(condition("request.operation", "Equals", "DELETE")),
     "deny a name": deny(
         condition(TYPE, "NotEquals", "A"),
@@ -205,7 +286,8 @@ def _assert_denies_and_allows(name: str, document: Json) -> None:
             ("Application", "argoproj.io", "v1alpha1", "applications", "Application"),
         )
     }
-    others = {"autogen": "Pod", "cel of pods": "Pod", "a custom kind": "Application"}
+    pods = dict.fromkeys(("autogen", "cel of pods", "foreach of pods"), "Pod")
+    others = {**pods, "a custom kind": "Application"}
     resource = kinds[others.get(name, "Service")]
     left = {True, False}
     for _, body in reviews(before.spec.rules, [resource]):
@@ -281,11 +363,8 @@ def test_other_kind_with_the_same_resource_name() -> None:
     ("operator", "given", "denied"),
     [
         ("AnyIn", "Node*", True),
-        ("AnyIn", ["x", "?odePort"], True),
         ("AllIn", "*", True),
-        ("AllIn", ["*", "x"], False),
         ("AnyNotIn", "Node*", False),
-        ("AllNotIn", ["x", "*"], False),
         ("AnyIn", "Node\\E*", False),
         ("Equals", "Node*", False),
     ],
@@ -295,27 +374,31 @@ def test_wildcards_in_the_object(operator: str, given: Json, denied: bool) -> No
     value = "NodePort" if operator == "Equals" else ["NodePort", "LoadBalancer"]
     raw = deny(condition(TYPE, operator, value))
     pair = Pair(_decoded(raw), rewrite(raw).document)
-    request = _request("Service", "services", {"type": given})
+    request = _request("Service", "services", {"externalName": given})
     assert _denied(pair, request) == (denied, denied)
 
 
 def test_a_condition_on_a_field_of_a_list() -> None:
     """The list has no fields, so the default applies; this is no error."""
-    key = "request.object.spec.ports.name || 'none'"
-    raw = deny(condition(key, "Equals", "none"))
+    key = "request.object.spec.x.name || 'none'"
+    raw = deny(
+        condition(key, "Equals", "none"),
+        match={"any": [{"resources": {"kinds": ["Application"]}}]},
+    )
     pair = Pair(_decoded(raw), rewrite(raw).document)
-    for ports, denied in (([{"name": "a"}], True), ({"name": "a"}, False)):
-        request = _request("Service", "services", {"ports": ports})
+    for given, denied in (([{"name": "a"}], True), ({"name": "a"}, False)):
+        request = _request("Application", "applications", {"x": given}, "argoproj.io")
         assert _denied(pair, request) == (denied, denied)
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("deny AnyIn", "y.matches('[*?]')", "false"),
-        ("deny Equals", "type(z) == list", "false"),
+        ("deny AnyIn", ".matches('[*?]')", ".matches('[+]')"),
+        ("deny Equals", "== 'NodePort'", "!= 'NodePort'"),
+        ("foreach", "'x'", "'y'"),
         ("lists", ".all(", ".exists("),
-        ("autogen", "request.operation == 'UPDATE'", "true"),
+        ("autogen", "variables.oldPod", "variables.pod"),
         (
             "names",
             ".orValue(object.metadata.?generateName.orValue(''))",
@@ -442,7 +525,10 @@ REFUSED: list[tuple[Json, str]] = [
     (pattern({"spec": {"x": "1-5"}}), "a range in a pattern"),
     (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
     (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
-    (pattern({}, context=[{"name": "x", "variable": {"value": 1}}]), "context"),
+    (
+        pattern({}, context=[{"name": "x", "configMap": {"name": "y"}}]),
+        "context entry x, which is no variable",
+    ),
     (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
     (
         pattern({}, match={"any": [{"resources": {"kinds": ["X"]}}]}),
@@ -470,11 +556,13 @@ REFUSED: list[tuple[Json, str]] = [
         "selector in match",
     ),
     (
-        deny(condition("request.object.spec.type", "Equals", "A")),
-        "key {{ request.object.spec.type }} of a condition",
+        deny(condition("request.object.spec.x", "Equals", "A")),
+        "Equals of a value of unknown type",
     ),
-    (deny(condition(TYPE, "GreaterThan", "A")), "operator GreaterThan"),
-    (deny(condition(TYPE, "Equals", "5")), "value 5 of a condition"),
+    (deny(condition("sum(request.object.spec.x)", "Equals", 1)), "JMESPath sum()"),
+    (deny(condition("request.roles", "Equals", "A")), "variable request"),
+    (deny(condition(TYPE, "GreaterThan", "A")), "GreaterThan A"),
+    (deny(condition(TYPE, "Equals", "5")), "the amount 5 of a condition"),
     (policy({"mutate": {"patchStrategicMerge": {"a": "b"}}}), "no validate rule"),
     (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
     (
