@@ -92,9 +92,23 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
         of_patterns = [
             pair for one in filter(None, patterns) for pair in walked(one, ())
         ]
-        for path, value in (*of_patterns, *_of_cel(rule), *query_places(rule)):
+        selected = _of_selectors(rule)
+        for path, value in (
+            *selected,
+            *of_patterns,
+            *_of_cel(rule),
+            *query_places(rule),
+        ):
             found.setdefault(path, []).append(value)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
+
+
+def _of_selectors(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+    for description in _descriptions([rule]):
+        if description.selector is not None:
+            for key, value in description.selector.match_labels.items():
+                yield ("metadata", "labels"), {}
+                yield ("metadata", "labels", key), value
 
 
 def _of_cel(rule: Rule) -> Iterator[tuple[_Path, Json]]:

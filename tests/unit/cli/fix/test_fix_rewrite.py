@@ -112,6 +112,19 @@ REWRITTEN: dict[str, Json] = {
             "any": [{"resources": {"kinds": ["Service"], "operations": ["UPDATE"]}}]
         },
     ),
+    "selector": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [
+                {
+                    "resources": {
+                        "kinds": ["Service"],
+                        "selector": {"matchLabels": {"a/b": "c"}},
+                    }
+                }
+            ]
+        },
+    ),
     "match all": pattern(
         {"spec": {"type": "A"}},
         match={
@@ -547,7 +560,7 @@ REFUSED: list[tuple[Json, str]] = [
                     {
                         "resources": {
                             "kinds": ["Service"],
-                            "selector": {"matchLabels": {"a": "b"}},
+                            "selector": {"matchLabels": {"a": "b*"}},
                         }
                     }
                 ]
