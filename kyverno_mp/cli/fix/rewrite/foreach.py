@@ -56,4 +56,4 @@ def _body(entry: ForEachValidation, names: Names, element: Typed) -> str:
         raise NotRewritten("variables in the pattern")
     if element.kind != "map" or not patterns:
         raise NotRewritten("a pattern in foreach for elements that are no maps")
-    return any_of(pattern_expression(one, element.plain) for one in patterns)
+    return any_of(pattern_expression(one, element) for one in patterns)

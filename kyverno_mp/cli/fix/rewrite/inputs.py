@@ -13,11 +13,18 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
+from kyverno_mp.cli.fix.rewrite.at_paths import (
+    ABSENT,
+    copied,
+    list_at,
+    set_at,
+    with_value,
+)
 from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.query_places import query_places, walked
@@ -28,7 +35,6 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _SEED: Final = 20260101
-_ABSENT: Final = object()
 _ODD: Final[tuple[Json, ...]] = (
     *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, 5.0, 10.0, True, False),
     *([], {}, ["x"], [{}], {"x": "y"}, [None], "x y/z:1"),
@@ -253,26 +259,26 @@ def _objects(
     base: Json = {}
     for spot in spots:
         for value in (_usual(spot), *spot.values, *_ODD):
-            changed = _with(base, spot.path, value)
+            changed = with_value(base, spot.path, value)
             if is_typed(changed):
                 base = changed
                 break
-    yield _copied(base)
+    yield copied(base)
     # The policy's own values come first, because the limit omits the last objects.
-    own = [(spot, value) for spot in spots for value in (_ABSENT, *spot.values)]
+    own = [(spot, value) for spot in spots for value in (ABSENT, *spot.values)]
     odd = [(spot, value) for spot in spots for value in _ODD]
     for spot, value in (*own, *odd):
-        changed = _with(base, spot.path, value)
+        changed = with_value(base, spot.path, value)
         yield changed
-        yield _with({}, spot.path, value)
+        yield with_value({}, spot.path, value)
         yield from _beside(base, changed, spot.path)
     for _ in range(_TOGETHER if spots else 0):
-        changed = _copied(base)
+        changed = copied(base)
         for spot in randomly.sample(
             spots, randomly.randint(1, min(_PLACES_MAX, len(spots)))
         ):
-            values = (*spot.values, _ABSENT, randomly.choice(_ODD))
-            _set(changed, spot.path, randomly.choice(values))
+            values = (*spot.values, ABSENT, randomly.choice(_ODD))
+            set_at(changed, spot.path, randomly.choice(values))
         yield changed
 
 
@@ -283,65 +289,15 @@ def _usual(spot: Spot) -> Json:
     return deepcopy(plain[0] if plain else spot.values[0])
 
 
-def _copied(given: Json) -> Json:
-    # PERF: ten times faster than deepcopy.
-    return msgspec.json.decode(msgspec.json.encode(given))
-
-
-def _with(base: Json, path: _Path, value: Json) -> Json:
-    changed = _copied(base)
-    _set(changed, path, value)
-    return changed
-
-
 def _beside(base: Json, changed: Json, path: _Path) -> Iterator[Json]:
     """Yield the object with a second, unchanged element in the first list."""
     if 0 not in path or path[-1] == 0:
         return
-    made = _copied(changed)
-    holder, usual = (_list_at(one, path[: path.index(0)]) for one in (made, base))
+    made = copied(changed)
+    holder, usual = (list_at(one, path[: path.index(0)]) for one in (made, base))
     if holder and usual:
         holder.insert(0, deepcopy(usual[0]))
         yield made
-
-
-def _list_at(holder: Json, path: _Path) -> Json:
-    for key in path:
-        holder = holder.get(key) if type(holder) is dict else None
-    return holder if type(holder) is list else None
-
-
-def _set(holder: Json, path: _Path, value: Json) -> None:
-    """Set or remove the value at a path; missing containers are created."""
-    for key, then in pairwise(path):
-        holder = _inner(holder, key, [] if type(then) is int else {})
-        if holder is None:
-            return
-    last = path[-1]
-    kept = _ABSENT if value is _ABSENT else deepcopy(value)
-    if type(last) is int and type(holder) is list:
-        holder[:] = [] if kept is _ABSENT else [kept, *holder[1:]]
-    elif type(last) is str and type(holder) is dict:
-        holder[last] = kept
-        if kept is _ABSENT:
-            del holder[last]
-
-
-def _inner(holder: Json, key: str | int, empty: Json) -> Json:
-    """Return the container at a key, created if needed; None if this is impossible."""
-    if type(key) is int:
-        if type(holder) is not list:
-            return None
-        if not holder:
-            holder.append(empty)
-        if type(holder[0]) is not type(empty):
-            holder[0] = empty
-        return holder[0]
-    if type(holder) is not dict:
-        return None
-    if type(holder.get(key)) is not type(empty):
-        holder[key] = empty
-    return holder[key]
 
 
 def _names(rules: Sequence[Rule]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, literal
-from kyverno_mp.cli.fix.rewrite.typed import Typed
+from kyverno_mp.cli.fix.rewrite.typed import Typed, name_for
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.values.jsonvalue import Json
@@ -77,16 +77,6 @@ class Default(NamedTuple):
 Value: TypeAlias = Typed | Code | Constant | Stream | Default
 Names: TypeAlias = Mapping[str, Value]
 _LETTERS: Final = "eijklmn"
-_SINGULAR: Final = {
-    "containers": "container",
-    "rules": "rule",
-    "verbs": "verb",
-    "paths": "path",
-    "hosts": "host",
-    "volumes": "volume",
-    "ports": "port",
-    "resources": "resource",
-}
 
 
 def value_of(query: str, names: Names) -> Value:
@@ -255,10 +245,7 @@ def _flat(value: Value) -> Stream:
 
 
 def _name_for(plain: str, depth: int) -> str:
-    last = plain.rpartition(".")[2].rstrip(")")
-    if plain.startswith("("):
-        return "container" if "ontainers" in plain else _LETTERS[depth]
-    return _SINGULAR.get(last, _LETTERS[depth])
+    return name_for(plain, _LETTERS[depth])
 
 
 def _projected(stream: Stream, right: nodes.Node, names: Names) -> Value:

@@ -214,11 +214,12 @@ def _body(validate: Validation, names: Names, roots: _Roots) -> str:
         patterns += validate.any_pattern
     if not patterns:
         raise NotRewritten("a rule without pattern, anyPattern or deny")
-    root = roots.whole
+    root = names["request.object"]
     if roots.pod != roots.whole:
         if not set(_keys(patterns)) <= _POD_PARTS:
             raise NotRewritten("a pattern that tests more than a Pod")
-        root = roots.pod
+        root = Typed(roots.pod, "", (_POD_TYPE,))
+    assert isinstance(root, Typed)
     return any_of(pattern_expression(one, root) for one in patterns)
 
 

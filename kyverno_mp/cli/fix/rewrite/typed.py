@@ -38,6 +38,20 @@ _SCALARS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+_SINGULAR: Final = {
+    "containers": "container",
+    "initContainers": "container",
+    "ephemeralContainers": "container",
+    "rules": "rule",
+    "verbs": "verb",
+    "paths": "path",
+    "hosts": "host",
+    "volumes": "volume",
+    "ports": "port",
+    "resources": "resource",
+}
+
+
 class Typed(NamedTuple):
     """A value of the object.
 
@@ -84,6 +98,14 @@ class Typed(NamedTuple):
     def default(self, value: str) -> str:
         """Return an expression with a default for a missing value."""
         return f"{self.maybe}.orValue({value})" if self.maybe else self.plain
+
+
+def name_for(plain: str, other: str) -> str:
+    """Return a name for the elements of a list."""
+    if plain.startswith("("):
+        # Several lists that were joined.
+        return "container" if "ontainers" in plain else other
+    return _SINGULAR.get(plain.rpartition(".")[2], other)
 
 
 def _known(notations: Iterable[str]) -> tuple[str, ...]:
