@@ -2,8 +2,8 @@
 
 Room: cli. Takes: the text of a file. Gives: Edits, and the text with them. Next:
 cli/lint/mend.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 6.11 (actions), 1.2 (match without any), 4 (operators);
-docs/behaviour/controllers 2.6 (the action that counts).
+Source: docs/behaviour/engine 1, 4, 6.9
+(the action that counts).
 
 An edit replaces the bytes of one finding; comments, order and layout of the rest stay.
 What cannot be shown to mean the same is not mended.
