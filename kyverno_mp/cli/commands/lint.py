@@ -12,7 +12,13 @@ from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.cli.output.formats import OF_LINT
 
 
-def _run(**flags: Any) -> int:
+def _run(*, fix: bool, write: bool, **flags: Any) -> int:
+    if write and not fix:
+        raise click.UsageError("--write needs --fix")
+    if fix:
+        from kyverno_mp.cli.lint.mend import mend
+
+        return mend(flags["paths"], write=write)
     # Imported late: help pages do not need the compiler.
     from kyverno_mp.cli.lint.command import called
 
@@ -35,6 +41,7 @@ command = Command(
             "Find misspelt kinds, also of custom kinds",
             "lint policies/ --crd-paths crds.yaml",
         ),
+        Example("Show how outdated notation is mended", "lint policies/ --fix"),
         Example(
             "Ignore one kind of finding",
             "lint policies/ --ignore 'lint.deprecated_*'",
@@ -73,6 +80,15 @@ command = Command(
             ["--ignore"],
             multiple=True,
             help="Codes to ignore; wildcards are allowed.",
+        ),
+        click.Option(
+            ["--fix"],
+            is_flag=True,
+            help="Print a diff that mends outdated notation, without a change of"
+            " meaning, instead of findings; exit with 1 if there is one.",
+        ),
+        click.Option(
+            ["--write"], is_flag=True, help="With --fix: change the files instead."
         ),
     ],
     help="Finds errors and likely mistakes in policies.\n\nAll findings are printed in"

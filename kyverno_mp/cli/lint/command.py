@@ -368,7 +368,7 @@ def called(
     ignore: tuple[str, ...],
     **of_kinds: Any,
 ) -> int:
-    """Run the command with the flags that click parsed."""
+    """Run the command with the flags that click parsed, without ``--fix``."""
     say_empty(paths)
     kinds = known_kinds(**of_kinds)
     wanted = [

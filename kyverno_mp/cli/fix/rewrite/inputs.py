@@ -11,22 +11,30 @@ the same requests.
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
+from kyverno_mp.cli.fix.rewrite.at_paths import (
+    ABSENT,
+    copied,
+    list_at,
+    set_at,
+    with_value,
+)
+from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
-from kyverno_mp.expr.pattern.anchors import parse_anchor
+from kyverno_mp.cli.fix.rewrite.query_places import query_places, walked
+from kyverno_mp.cli.fix.rewrite.typed import completed, conforms
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _SEED: Final = 20260101
-_ABSENT: Final = object()
 _ODD: Final[tuple[Json, ...]] = (
     *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, 5.0, 10.0, True, False),
     *([], {}, ["x"], [{}], {"x": "y"}, [None], "x y/z:1"),
@@ -50,7 +58,6 @@ _ODD: Final[tuple[Json, ...]] = (
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
-_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)")
 _VERBS: Final = ("CREATE", "UPDATE", "UPDATE", "DELETE")
 _FOREIGN: Final = "example.com"
 """An API group whose kinds have the names of built-in kinds."""
@@ -68,6 +75,8 @@ _UNCHANGED: Final = 0.1
 _TOGETHER: Final = 200
 """Number of objects that are changed in several places, for each rule."""
 _PLACES_MAX: Final = 4
+_TRIES: Final = 10
+"""Generated requests for each request whose objects have the types of their kind."""
 _Path = tuple[str | int, ...]
 
 
@@ -86,19 +95,37 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
         if validate is None:
             continue
         patterns = [validate.pattern, *(validate.any_pattern or ())]
-        for pattern in filter(None, patterns):
-            for path, value in _walk(pattern, ()):
-                found.setdefault(path, []).append(value)
-        denied = validate.deny.conditions if validate.deny else None
-        for condition in (*_conditions(denied), *_conditions(rule.preconditions)):
-            for text in _FIELD.findall(str(condition.get("key"))):
-                values = condition.get("value")
-                given = values if type(values) is list else [values]
-                keys = tuple(text.split("."))
-                for end in range(1, len(keys)):
-                    found.setdefault(keys[:end], []).append({})
-                found.setdefault(keys, []).extend(given)
+        of_patterns = [
+            pair for one in filter(None, patterns) for pair in walked(one, ())
+        ]
+        selected = _of_selectors(rule)
+        for path, value in (
+            *selected,
+            *of_patterns,
+            *_of_cel(rule),
+            *query_places(rule),
+        ):
+            found.setdefault(path, []).append(value)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
+
+
+def _of_selectors(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+    for description in _descriptions([rule]):
+        if description.selector is not None:
+            for key, value in description.selector.match_labels.items():
+                yield ("metadata", "labels"), {}
+                yield ("metadata", "labels", key), value
+
+
+def _of_cel(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+    """Yield the paths of a rule in CEL with values."""
+    cel = rule.validate.cel if rule.validate is not None else None
+    if cel is None:
+        return
+    conditions = [one.expression for one in rule.cel_preconditions or ()]
+    tests = [one.expression for one in cel.expressions]
+    variables = [(one.name, one.expression) for one in cel.variables]
+    yield from places(variables, (*conditions, *tests))
 
 
 class _Tried(NamedTuple):
@@ -122,7 +149,8 @@ def reviews(
     tried = [_tried(rule, resources, randomly) for rule in rules]
     wanted = 2 * sum(len(one.objects) for one in tried)
     count = min(max(wanted, REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
-    for verb, resource, changed, old in islice(_requests(tried, randomly), count):
+    conforming = filter(_conforms, islice(_requests(tried, randomly), count * _TRIES))
+    for verb, resource, changed, old in islice(conforming, count):
         named = resource
         identity = randomly.choice(names), randomly.choice(namespaces)
         if randomly.random() < _ELSEWHERE:
@@ -137,6 +165,8 @@ def reviews(
         is_generated = verb == "CREATE" and randomly.random() < _UNNAMED
         is_same = verb == "UPDATE" and randomly.random() < _UNCHANGED
         pair = changed, changed if is_same else old
+        # A kind of another group is taken to have the shape of the known kind.
+        pair = _completed(resource, pair[0]), _completed(resource, pair[1])
         yield _review(
             named, verb, pair, identity, subresource, is_generated=is_generated
         )
@@ -156,6 +186,18 @@ def _requests(
         yield randomly.choice(_VERBS), randomly.choice(resources), changed, old
 
 
+def _conforms(request: tuple[str, Resource, Json, Json]) -> bool:
+    _, resource, changed, old = request
+    return all(conforms(resource, _completed(resource, one)) for one in (changed, old))
+
+
+def _completed(resource: Resource, given: Json) -> Json:
+    """Return the object with what the API server always writes."""
+    metadata = given.get("metadata")
+    made = dict(metadata) if type(metadata) is dict else {}
+    return completed(resource, {**given, "metadata": made})
+
+
 def _created(tried: Sequence[_Tried]) -> Iterator[tuple[Resource, Json]]:
     # The rules take turns, so that the limit affects all rules alike.
     for number in range(max(len(one.objects) for one in tried)):
@@ -173,33 +215,13 @@ def _tried(
         for text in description.kinds
     }
     own = [resource for resource in resources if resource.kind in kinds]
-    return _Tried(list(_objects(spots_of([rule]), randomly)), own or resources)
+    own = own or list(resources)
 
+    def is_typed(given: Json) -> bool:
+        return any(conforms(resource, _completed(resource, given)) for resource in own)
 
-def _walk(pattern: Json, path: _Path) -> Iterator[tuple[_Path, Json]]:
-    if type(pattern) is dict:
-        for text, value in pattern.items():
-            anchor = parse_anchor(text)
-            key = anchor[1] if anchor else text
-            yield (*path, key), {}
-            yield from _walk(value, (*path, key))
-    elif type(pattern) is list:
-        yield path, []
-        for value in pattern[:1]:
-            yield from _walk(value, (*path, 0))
-    else:
-        yield path, pattern
-
-
-def _conditions(value: Json) -> Iterator[dict[str, Json]]:
-    if type(value) is dict and "key" in value:
-        yield value
-    elif type(value) is dict:
-        for one in value.values():
-            yield from _conditions(one)
-    elif type(value) is list:
-        for one in value:
-            yield from _conditions(one)
+    objects = _objects(spots_of([rule]), randomly, is_typed)
+    return _Tried([*filter(is_typed, objects)], own)
 
 
 def _values(given: Sequence[Json]) -> Iterator[Json]:
@@ -229,28 +251,34 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
                 yield text == "true"
 
 
-def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
+def _objects(
+    spots: Sequence[Spot], randomly: random.Random, is_typed: Callable[[Json], bool]
+) -> Iterator[Json]:
     """Yield objects: empty, passing, changed in one place, changed in several."""
     yield {}
     base: Json = {}
     for spot in spots:
-        _set(base, spot.path, _usual(spot))
-    yield _copied(base)
+        for value in (_usual(spot), *spot.values, *_ODD):
+            changed = with_value(base, spot.path, value)
+            if is_typed(changed):
+                base = changed
+                break
+    yield copied(base)
     # The policy's own values come first, because the limit omits the last objects.
-    own = [(spot, value) for spot in spots for value in (_ABSENT, *spot.values)]
+    own = [(spot, value) for spot in spots for value in (ABSENT, *spot.values)]
     odd = [(spot, value) for spot in spots for value in _ODD]
     for spot, value in (*own, *odd):
-        changed = _with(base, spot.path, value)
+        changed = with_value(base, spot.path, value)
         yield changed
-        yield _with({}, spot.path, value)
+        yield with_value({}, spot.path, value)
         yield from _beside(base, changed, spot.path)
     for _ in range(_TOGETHER if spots else 0):
-        changed = _copied(base)
+        changed = copied(base)
         for spot in randomly.sample(
             spots, randomly.randint(1, min(_PLACES_MAX, len(spots)))
         ):
-            values = (*spot.values, _ABSENT, randomly.choice(_ODD))
-            _set(changed, spot.path, randomly.choice(values))
+            values = (*spot.values, ABSENT, randomly.choice(_ODD))
+            set_at(changed, spot.path, randomly.choice(values))
         yield changed
 
 
@@ -261,65 +289,15 @@ def _usual(spot: Spot) -> Json:
     return deepcopy(plain[0] if plain else spot.values[0])
 
 
-def _copied(given: Json) -> Json:
-    # PERF: ten times faster than deepcopy.
-    return msgspec.json.decode(msgspec.json.encode(given))
-
-
-def _with(base: Json, path: _Path, value: Json) -> Json:
-    changed = _copied(base)
-    _set(changed, path, value)
-    return changed
-
-
 def _beside(base: Json, changed: Json, path: _Path) -> Iterator[Json]:
     """Yield the object with a second, unchanged element in the first list."""
     if 0 not in path or path[-1] == 0:
         return
-    made = _copied(changed)
-    holder, usual = (_list_at(one, path[: path.index(0)]) for one in (made, base))
+    made = copied(changed)
+    holder, usual = (list_at(one, path[: path.index(0)]) for one in (made, base))
     if holder and usual:
         holder.insert(0, deepcopy(usual[0]))
         yield made
-
-
-def _list_at(holder: Json, path: _Path) -> Json:
-    for key in path:
-        holder = holder.get(key) if type(holder) is dict else None
-    return holder if type(holder) is list else None
-
-
-def _set(holder: Json, path: _Path, value: Json) -> None:
-    """Set or remove the value at a path; missing containers are created."""
-    for key, then in pairwise(path):
-        holder = _inner(holder, key, [] if type(then) is int else {})
-        if holder is None:
-            return
-    last = path[-1]
-    kept = _ABSENT if value is _ABSENT else deepcopy(value)
-    if type(last) is int and type(holder) is list:
-        holder[:] = [] if kept is _ABSENT else [kept, *holder[1:]]
-    elif type(last) is str and type(holder) is dict:
-        holder[last] = kept
-        if kept is _ABSENT:
-            del holder[last]
-
-
-def _inner(holder: Json, key: str | int, empty: Json) -> Json:
-    """Return the container at a key, created if needed; None if this is impossible."""
-    if type(key) is int:
-        if type(holder) is not list:
-            return None
-        if not holder:
-            holder.append(empty)
-        if type(holder[0]) is not type(empty):
-            holder[0] = empty
-        return holder[0]
-    if type(holder) is not dict:
-        return None
-    if type(holder.get(key)) is not type(empty):
-        holder[key] = empty
-    return holder[key]
 
 
 def _names(rules: Sequence[Rule]) -> Iterator[str]:
@@ -359,8 +337,7 @@ def _review(
     changed, old = pair
 
     def finished(given: Json) -> Json:
-        metadata = given.get("metadata")
-        made = dict(metadata) if type(metadata) is dict else {}
+        made = dict(given["metadata"])
         made["generateName" if is_generated else "name"] = name
         if namespace:
             made["namespace"] = namespace

@@ -8,12 +8,14 @@ Source: docs/behaviour/engine 1; docs/behaviour/cel 3.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from kyverno_mp.cli.fix.rewrite.known_kinds import resources_of_kind
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
     all_of,
     any_of,
     items,
     like,
+    literal,
 )
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.match import (
@@ -21,11 +23,10 @@ from kyverno_mp.policy.fields.match import (
     ResourceDescription,
     ResourceFilter,
 )
-from kyverno_mp.policy.ports import BuiltInKinds
+from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
-_KINDS: Final = BuiltInKinds()
 _NAMESPACE: Final = "Namespace"
 
 
@@ -122,13 +123,22 @@ def _filters(block: MatchResources, name: str) -> list[ResourceDescription]:
 
 def _refuse(resource_description: ResourceDescription, name: str) -> None:
     for is_given, what in (
-        (resource_description.selector is not None, "selector"),
+        (not _is_plain(resource_description.selector), "selector"),
         (resource_description.namespace_selector is not None, "namespaceSelector"),
         (resource_description.annotations is not None, "annotations"),
         (resource_description == ResourceDescription(), "an empty filter"),
     ):
         if is_given:
             raise NotRewritten(f"{what} in {name}")
+
+
+def _is_plain(selector: LabelSelector | None) -> bool:
+    """Return whether a selector names labels without wildcards, and no expressions."""
+    if selector is None:
+        return True
+    given = [part for pair in selector.match_labels.items() for part in pair]
+    is_constant = all(part and not contains_wildcard(part) for part in given)
+    return is_constant and bool(given) and not selector.match_expressions
 
 
 def _resources(text: str) -> list[Resource]:
@@ -141,10 +151,10 @@ def _resources(text: str) -> list[Resource]:
         raise NotRewritten(f"kind {text}")
     resources = [
         Resource(group, version, one.plural, one.kind, one.group)
-        for one, _ in _KINDS.find(selector)
+        for one in resources_of_kind(selector)
     ]
     if not resources:
-        raise NotRewritten(f"kind {text}, which is not built in")
+        raise NotRewritten(f"kind {text}, whose resource is not known")
     return resources
 
 
@@ -190,6 +200,11 @@ def _clauses(
                 like(place, namespace) for namespace in resource_description.namespaces
             )
         )
+    if resource_description.selector is not None:
+        clauses += [
+            f"{root}.metadata.?labels[?{literal(key)}].orValue('') == {literal(value)}"
+            for key, value in resource_description.selector.match_labels.items()
+        ]
     if resource_description.operations and not set(operations) <= set(
         resource_description.operations
     ):

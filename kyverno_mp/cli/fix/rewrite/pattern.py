@@ -15,11 +15,12 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     absent,
     all_of,
     any_of,
-    field,
     has,
     like,
     literal,
+    negated,
 )
+from kyverno_mp.cli.fix.rewrite.typed import Typed, name_for
 from kyverno_mp.expr.pattern.leaf import compile_leaf
 from kyverno_mp.expr.pattern.nodes import (
     EQUALITY,
@@ -40,13 +41,17 @@ from kyverno_mp.values.wildcard import contains_wildcard
 _ANCHORS: Final = {"": "(key)", "^": "^(key)", "<": "<(key)"}
 _ORDER: Final = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
 _PRESENT: Final = "*"
+_SCALAR_KINDS: Final = frozenset({"string", "numeric", "boolean", "untyped"})
 _DURATION: Final = "([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _SHORT: Final = 30
 """Limit for tests written twice: for a value and for the elements of a list."""
 
 
-def pattern_expression(pattern: Json, root: str) -> str:
-    """Return an expression that tests the object ``root``. Raises: NotRewritten."""
+def pattern_expression(pattern: Json, root: Typed) -> str:
+    """Return an expression that tests the object ``root``. Raises: NotRewritten.
+
+    Fields of a known type need no tests of their type, and some are always present.
+    """
     node = parse_pattern(pattern).root
     if type(node) is not MapPattern:
         raise NotRewritten("a pattern that is not a map")
@@ -59,72 +64,97 @@ class _Writer:
     def __init__(self) -> None:
         self._numbers = count(1)
 
-    def entries(self, node: MapPattern, holder: str) -> str:
+    def entries(self, node: MapPattern, holder: Typed) -> str:
         """Return an expression that tests a map against the pattern's map."""
         if node.expands or node.block:
             raise NotRewritten("wildcards in names of labels or annotations")
         return all_of(self._entry(one, holder) for one in (*node.first, *node.then))
 
-    def _entry(self, entry: PatternEntry, holder: str) -> str:
+    def _entry(self, entry: PatternEntry, holder: Typed) -> str:
         key, value = entry.key, entry.value
+        place = holder.field(key)
+        is_present = "true" if not place.maybe else has(holder.plain, key)
         if entry.kind == NEGATION:
-            return absent(holder, key)
+            return absent(holder.plain, key)
         if entry.kind not in (EQUALITY, PLAIN):
             raise NotRewritten(f"anchor {_ANCHORS.get(entry.kind, entry.text)}")
         if key.startswith("+("):
             raise NotRewritten("anchor +(key)")
-        place = field(holder, key)
+        # Whatever is tested below exists.
+        place = place._replace(maybe="")
         is_star = type(value) is Leaf and value.value == _PRESENT
         if is_star and entry.kind == PLAIN:
-            return f"{has(holder, key)} && {place} != null"
+            is_given = "true" if place.kind else f"{place.plain} != null"
+            return all_of((is_present, is_given))
         inner = self._value(value, place)
         is_optional = entry.kind == EQUALITY or (
             type(value) is Leaf and compile_leaf(value)(None)
         )
-        if is_optional:
-            return any_of((absent(holder, key), inner))
-        return all_of((has(holder, key), inner))
+        if is_optional and is_present != "true":
+            return any_of((absent(holder.plain, key), inner))
+        return all_of((is_present, inner))
 
-    def _value(self, node: Node, place: str) -> str:
+    def _value(self, node: Node, place: Typed) -> str:
         if type(node) is MapPattern:
-            return all_of((f"type({place}) == map", self.entries(node, place)))
+            entries = self.entries(node, place)
+            if place.kind == "map":
+                return entries
+            return all_of((f"type({place.plain}) == map", entries))
         if type(node) is ListPattern:
             return self._list(node, place)
         assert isinstance(node, Leaf)
         return self._leaf(node, place)
 
-    def _list(self, node: ListPattern, place: str) -> str:
+    def _list(self, node: ListPattern, place: Typed) -> str:
         if not node.items:
             raise NotRewritten("an empty list in a pattern")
         first = node.items[0]
         if type(first) is ListPattern:
             raise NotRewritten("a list in a list of a pattern")
-        name = f"x{next(self._numbers)}"
+        name = name_for(place.plain, f"x{next(self._numbers)}")
+        element = place.element(name)
         if type(first) is MapPattern:
-            inner = self._value(first, name)
+            inner = self._value(first, element)
         else:
             assert isinstance(first, Leaf)
-            inner = _scalar(first, name)
-        return f"type({place}) == list && {place}.all({name}, {inner})"
-
-    def _leaf(self, leaf: Leaf, place: str) -> str:
-        name = f"x{next(self._numbers)}"
-        one, other = _scalar(leaf, place), _scalar(leaf, name)
+            inner = _scalar(first, name, element.kind)
+        every = f"{place.plain}.all({name}, {inner})"
         return (
-            f"type({place}) == list ? {place}.all({name}, {other}) : {one}"
+            every if place.kind == "list" else f"type({place.plain}) == list && {every}"
+        )
+
+    def _leaf(self, leaf: Leaf, place: Typed) -> str:
+        plain = place.plain
+        name = f"x{next(self._numbers)}"
+        if place.kind in _SCALAR_KINDS:
+            return _scalar(leaf, plain, place.kind)
+        if place.kind == "list":
+            element = place.element(name)
+            return f"{plain}.all({name}, {_scalar(leaf, name, element.kind)})"
+        one, other = _scalar(leaf, plain), _scalar(leaf, name)
+        return (
+            f"type({plain}) == list ? {plain}.all({name}, {other}) : {one}"
             if len(other) < _SHORT
-            else f"(type({place}) == list ? {place} : [{place}]).all({name}, {other})"
+            else f"(type({plain}) == list ? {plain} : [{plain}]).all({name}, {other})"
         )
 
 
-def _null(place: str) -> str:
+def _null(place: str, kind: str) -> str:
+    empty = {"string": "''", "numeric": "0", "boolean": "false"}.get(kind)
+    if empty is not None:
+        return f"{place} == {empty}"
     return f"{place} == null || {place} == 0 || {place} == '' || {place} == false"
 
 
-def _scalar(leaf: Leaf, place: str) -> str:
+def _scalar(leaf: Leaf, place: str, kind: str = "") -> str:
+    """Return the test of a scalar; ``kind``: its type, if it is known."""
     value = leaf.value
     if value is None:
-        return _null(place)
+        return _null(place, kind)
+    if kind == "boolean" and value in (True, False, "true", "false"):
+        return place if value in (True, "true") else f"!{place}"
+    if kind == "numeric" and type(value) is int:
+        return f"{place} == {value}"
     if type(value) is bool:
         return f"{place} == {'true' if value else 'false'}"
     if type(value) is int:
@@ -132,12 +162,14 @@ def _scalar(leaf: Leaf, place: str) -> str:
     if type(value) is not str:
         raise NotRewritten(f"the number {value} in a pattern")
     clauses = [
-        all_of(_term(term, place) for term in terms) for terms in leaf.alternatives
+        all_of(_term(term, place, kind) for term in terms)
+        for terms in leaf.alternatives
     ]
-    if _is_more_than_text(leaf):
+    if _is_more_than_text(leaf) and kind in ("", "string", "untyped"):
         clauses.insert(0, f"{place} == {literal(value)}")
     found = any_of(clauses)
-    return any_of((f"{place} == null", found)) if compile_leaf(leaf)(None) else found
+    accepts_null = not kind and compile_leaf(leaf)(None)
+    return any_of((f"{place} == null", found)) if accepts_null else found
 
 
 def _is_more_than_text(leaf: Leaf) -> bool:
@@ -155,7 +187,12 @@ def _integer(value: int, place: str) -> str:
     )
 
 
-def _term(term: Term, place: str) -> str:
+def _term(term: Term, place: str, kind: str) -> str:
+    clause = _tested(term, place, kind)
+    return clause if kind else all_of((*_scalars(place), clause))
+
+
+def _tested(term: Term, place: str, kind: str) -> str:
     if not isinstance(term, Atom):
         raise NotRewritten("a range in a pattern")
     if term.duration is not None and term.text != "0":
@@ -168,8 +205,8 @@ def _term(term: Term, place: str) -> str:
         found = all_of((_is_amount(place), test))
         if term.duration is not None:
             found = any_of((found, _signed(place, term.operator)))
-        return all_of((*_scalars(place), is_other, found))
-    text = f"string({place})"
+        return found if kind else all_of((is_other, found))
+    text = place if kind == "string" else f"string({place})"
     if term.quantity:
         other = _same(term, text)
         if term.duration is not None:
@@ -178,8 +215,8 @@ def _term(term: Term, place: str) -> str:
     else:
         same = _same(term, text)
     if term.operator == "!":
-        same = f"!({same})"
-    return all_of((*_scalars(place), same))
+        same = negated(same)
+    return same
 
 
 def _signed(place: str, operator: str) -> str:

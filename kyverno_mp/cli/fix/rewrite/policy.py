@@ -5,41 +5,27 @@ NotRewritten with the construct that has no equivalent. Next: proof.py compares 
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
 
-Each rule and each autogen rule becomes a validation. So controllers for which
-ValidatingPolicies have no autogen (ReplicationControllers) are checked, too.
+A rule on Pods becomes one validation for Pods and all their controllers, also those for
+which ValidatingPolicies have no autogen (ReplicationControllers).
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from kyverno_mp.cli.fix.rewrite.deny import conditions_expression, deny_expression
-from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, kinds_clause, matched
-from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
-from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, any_of, bracketed
+from kyverno_mp.cli.fix.rewrite.cel import pod_variables
+from kyverno_mp.cli.fix.rewrite.match import Resource, kinds_clause
+from kyverno_mp.cli.fix.rewrite.rules import RESOURCE, Check, checks_of
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, bracketed
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
-from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
-_PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
-_DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
-"""Without CONNECT, which applies only to subresources."""
-_RESOURCE: Final = "variables.resource"
+_RESOURCE_OF: Final = "object.?metadata.hasValue() ? object : oldObject"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
-_VARIABLE: Final = "{{"
 _PODS: Final = "pods"
-
-
-class _Check(NamedTuple):
-    """One rule in CEL, for the object and for the old object."""
-
-    matched: Matched
-    old_guard: str
-    body: str
-    old_body: str
-    message: str
-    allows_existing: bool
+_PREFIXES: Final = ("autogen", "autogen-cronjob")
+_NAME_MAX: Final = 63
 
 
 def rewritten(policy: ClusterPolicy) -> Json:
@@ -50,7 +36,9 @@ def rewritten(policy: ClusterPolicy) -> Json:
     if len(actions) > 1:
         raise NotRewritten("rules with different failureActions")
     (action,) = actions
-    checks = [_check(rule, action) for rule in expand(policy)]
+    checks = [
+        check for copies in _copies(policy) for check in checks_of(copies, action)
+    ]
     raw: Json = {
         "validationActions": ["Deny" if action == "Enforce" else "Audit"],
         "failurePolicy": spec.failure_policy or "Fail",
@@ -60,14 +48,18 @@ def rewritten(policy: ClusterPolicy) -> Json:
         },
         "autogen": {"podControllers": {"controllers": []}},
         "matchConstraints": {"resourceRules": _resource_rules(checks)},
-        "validations": [_validation(check, checks) for check in checks],
     }
-    if any(_RESOURCE in validation["expression"] for validation in raw["validations"]):
-        given = "object.?metadata.hasValue() ? object : oldObject"
-        raw["variables"] = [{"name": "resource", "expression": given}]
     timeout = _timeout_of(policy)
     if timeout:
         raw["webhookConfiguration"] = {"timeoutSeconds": timeout}
+    validations = [_validation(check, checks) for check in checks]
+    for field, value in (
+        ("matchConditions", _conditions(checks)),
+        ("variables", _variables(checks, validations)),
+        ("validations", validations),
+    ):
+        if value:
+            raw[field] = value
     metadata: Json = {"name": policy.metadata.name}
     if policy.metadata.labels:
         metadata["labels"] = dict(policy.metadata.labels)
@@ -90,9 +82,22 @@ def resources_of(policy: ClusterPolicy) -> set[Resource]:
     """Return the resources that a policy matches. Raises: NotRewritten."""
     return {
         resource
-        for rule in expand(policy)
-        for resource in _made(rule, "").matched.resources
+        for copies in _copies(policy)
+        for check in checks_of(copies, "")
+        for resource in check.matched.resources
     }
+
+
+def _copies(policy: ClusterPolicy) -> list[list[Rule]]:
+    """Return each rule with its copies for controllers and CronJobs."""
+    rules = expand(policy)
+    generated = {rule.name: rule for rule in rules}
+    found = []
+    for rule in policy.spec.rules:
+        names = (f"{prefix}-{rule.name}"[:_NAME_MAX] for prefix in _PREFIXES)
+        copies = [generated.pop(name) for name in names if name in generated]
+        found.append([generated.pop(rule.name, rule), *copies])
+    return [*found, *([rule] for rule in generated.values())]
 
 
 def _refuse_spec(policy: ClusterPolicy) -> None:
@@ -124,81 +129,30 @@ def _action_of(policy: ClusterPolicy, rule: Rule) -> str:
     return (own or policy.spec.validation_failure_action).capitalize()
 
 
-def _check(rule: Rule, action: str) -> _Check:
-    """Rewrite one rule. Raises: NotRewritten, with the rule's name."""
-    try:
-        return _made(rule, action)
-    except NotRewritten as error:
-        raise NotRewritten(f"rule {rule.name}: {error}") from error
-
-
-def _made(rule: Rule, action: str) -> _Check:
-    validate = _refuse_rule(rule)
-    denies = validate.deny is not None
-    operations = _DENY_OPERATIONS if denies else _PATTERN_OPERATIONS
-    found = matched(rule, operations, _RESOURCE if denies else "object")
-    old = matched(rule, operations, "oldObject")
-    if rule.preconditions:
-        condition = conditions_expression(rule.preconditions, "object")
-        found = found._replace(guard=all_of((found.guard, condition)))
-    return _Check(
-        matched=found,
-        old_guard=old.guard,
-        # KYVERNO: for a deletion, ``request.object`` is the old object.
-        body=_body(validate, _RESOURCE if denies else "object"),
-        old_body=_body(validate, "oldObject"),
-        message=validate.message,
-        # KYVERNO: the old object is matched like a CREATE, and without preconditions.
-        allows_existing=action == "Enforce"
-        and not rule.preconditions
-        and validate.allow_existing_violations
-        and "CREATE" in found.operations
-        and "UPDATE" in found.operations,
+def _variables(checks: Sequence[Check], validations: Sequence[Json]) -> list[Json]:
+    """Return the variables that the validations use. Raises: NotRewritten."""
+    own: dict[str, str] = {}
+    for variable in dict.fromkeys(one for check in checks for one in check.variables):
+        if own.setdefault(variable.name, variable.expression) != variable.expression:
+            raise NotRewritten(f"two variables of the name {variable.name}")
+    texts = [*own.values()]
+    for validation in validations:
+        texts += [validation["expression"], validation.get("messageExpression", "")]
+    # An expression of the policy reads ``object`` also for deletions, old_guard is "".
+    reviews_deletions = any(
+        check.old_guard and "DELETE" in check.matched.operations for check in checks
     )
+    found = pod_variables(texts, RESOURCE if reviews_deletions else "object")
+    texts += [one["expression"] for one in found]
+    if any(RESOURCE in text for text in texts):
+        found.insert(0, {"name": "resource", "expression": _RESOURCE_OF})
+    if {one["name"] for one in found} & set(own):
+        raise NotRewritten("a variable with the name of a variable of the rewrite")
+    found += [{"name": name, "expression": text} for name, text in own.items()]
+    return found
 
 
-def _refuse_rule(rule: Rule) -> Validation:
-    validate = rule.validate
-    if validate is None or rule.types() != ("validate",):
-        raise NotRewritten("no validate rule")
-    for is_given, what in (
-        (bool(rule.context), "context"),
-        (bool(rule.report_properties), "reportProperties"),
-        (bool(rule.cel_preconditions), "celPreconditions"),
-        (validate.foreach is not None, "foreach"),
-        (validate.pod_security is not None, "podSecurity"),
-        (validate.cel is not None, "cel"),
-        (validate.manifests is not None, "manifests"),
-        (validate.assertion is not None, "assert"),
-        (bool(validate.failure_action_overrides), "failureActionOverrides"),
-        (_VARIABLE in validate.message, "variables in the message"),
-        (_has_variables(validate.pattern), "variables in the pattern"),
-        (_has_variables(validate.any_pattern), "variables in the pattern"),
-    ):
-        if is_given:
-            raise NotRewritten(what)
-    return validate
-
-
-def _has_variables(value: Json) -> bool:
-    if type(value) is str:
-        return _VARIABLE in value or "$(" in value
-    if type(value) is dict:
-        return any(_has_variables(one) for pair in value.items() for one in pair)
-    return type(value) is list and any(map(_has_variables, value))
-
-
-def _body(validate: Validation, root: str) -> str:
-    if validate.deny is not None:
-        return deny_expression(validate.deny, root)
-    if validate.pattern is not None:
-        return pattern_expression(validate.pattern, root)
-    if type(validate.any_pattern) is list and validate.any_pattern:
-        return any_of(pattern_expression(one, root) for one in validate.any_pattern)
-    raise NotRewritten("a rule without pattern, anyPattern or deny")
-
-
-def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
+def _resource_rules(checks: Sequence[Check]) -> list[Json]:
     """Return a resource rule for each group and version, with all operations."""
     operations = [
         one
@@ -224,7 +178,8 @@ def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
     ]
 
 
-def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
+def _guards(check: Check, checks: Sequence[Check]) -> tuple[str, ...]:
+    """Return the conditions under which a rule applies. Raises: NotRewritten."""
     guards = [check.matched.guard]
     every = {resource for other in checks for resource in other.matched.resources}
     others = every - set(check.matched.resources)
@@ -234,27 +189,78 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
     # Another group may use the resource name for another kind.
     if others or any(one.group == "*" for one in check.matched.resources):
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
-        root = _RESOURCE if reviews_deletions else "object"
+        root = RESOURCE if reviews_deletions else "object"
         guards.insert(0, kinds_clause(kinds, root))
     wanted = {operation for other in checks for operation in other.matched.operations}
     if set(check.matched.operations) != wanted:
         operations = ", ".join(f"'{one}'" for one in check.matched.operations)
         guards.insert(0, f"request.operation in [{operations}]")
-    guard = all_of(guards)
-    clauses = [check.body]
+    return tuple(guard for guard in guards if guard != "true")
+
+
+def _conditions(checks: Sequence[Check]) -> list[Json]:
+    """Return matchConditions for what restricts all rules alike."""
+    if len({_guards(check, checks) for check in checks}) > 1:
+        return []
+    guard = all_of(_guards(checks[0], checks)).replace(RESOURCE, f"({_RESOURCE_OF})")
+    found = [] if guard == "true" else [{"name": "match", "expression": guard}]
+    return [*found, *_shared_preconditions(checks)]
+
+
+def _shared_preconditions(checks: Sequence[Check]) -> list[Json]:
+    """Return the preconditions of the only rule in CEL.
+
+    matchConditions cannot use variables.
+    """
+    given = checks[0].preconditions
+    is_shared = all(check.preconditions == given for check in checks)
+    if not is_shared or any("variables." in one.expression for one in given):
+        return []
+    return [one.raw() for one in given]
+
+
+def _validation(check: Check, checks: Sequence[Check]) -> Json:
+    is_shared = bool(_conditions(checks))
+    guard = "true" if is_shared else all_of(_guards(check, checks))
+    precondition = all_of(one.expression for one in check.preconditions)
+    body = check.body
+    if precondition != "true" and not (is_shared and _shared_preconditions(checks)):
+        # Unlike "||", the conditional operator keeps an error of the condition.
+        body = f"{bracketed(precondition)} ? {bracketed(body)} : true"
+    clauses = [body]
+    if check.allows_existing:
+        violated = (
+            check.old_body[1:]
+            if _is_negation(check.old_body)
+            else f"!({check.old_body})"
+        )
+        existing = all_of(("request.operation == 'UPDATE'", check.old_guard, violated))
+        if check.is_sure:
+            clauses.append(existing)
+        else:
+            # Unlike "||", the conditional operator keeps an error of the test.
+            clauses = [f"{bracketed(body)} ? true : {bracketed(existing)}"]
     if guard != "true":
         clauses.insert(0, f"!({guard})")
-    if check.allows_existing:
-        existing = [
-            "request.operation == 'UPDATE'",
-            check.old_guard,
-            f"!({check.old_body})",
-        ]
-        clauses.append(all_of(existing))
-    found: Json = {"expression": " || ".join(map(bracketed, clauses))}
-    if check.message:
+    whole = clauses[0] if len(clauses) == 1 else " || ".join(map(bracketed, clauses))
+    found: Json = {"expression": whole}
+    if check.message_expression:
+        found["messageExpression"] = check.message_expression
+    elif check.message:
         found["message"] = check.message
     return found
+
+
+def _is_negation(text: str) -> bool:
+    """Return whether the whole text is ``!(...)``."""
+    if not text.startswith("!("):
+        return False
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == ")" and not depth:
+            return position == len(text) - 1
+    return False
 
 
 def _kinds_of(resources: Sequence[Resource] | set[Resource]) -> set[str]:

@@ -64,6 +64,16 @@ def like(text: str, pattern: str) -> str:
     """Return an expression that matches a string against a wildcard pattern."""
     if not contains_wildcard(pattern):
         return f"{text} == {literal(pattern)}"
+    bare = pattern.strip("*")
+    if pattern == "?*":
+        return f"{text} != ''"
+    if bare and not contains_wildcard(bare) and "**" not in pattern:
+        method = {
+            (True, True): "contains",
+            (False, True): "startsWith",
+            (True, False): "endsWith",
+        }[pattern.startswith("*"), pattern.endswith("*")]
+        return f"{text}.{method}({literal(bare)})"
     inner = _OF_RE2.sub(lambda one: "\\" + one.group(), pattern)
     inner = inner.replace("\\*", ".*").replace("\\?", ".")
     return f"{text}.matches({literal(f'(?s)^{inner}$')})"
@@ -83,10 +93,19 @@ def all_of(clauses: Iterable[str]) -> str:
     return found[0] if len(found) == 1 else " && ".join(map(bracketed, found))
 
 
+def negated(clause: str) -> str:
+    """Return the negation of the clause."""
+    comparison = re.fullmatch(r"([\w.]+) == ([\w.-]+|'[^'\\]*')", clause)
+    if comparison:
+        return f"{comparison[1]} != {comparison[2]}"
+    is_safe = re.fullmatch(r"[\w.]+(?:\((?:'[^'\\]*')?\))?", clause)
+    return f"!{clause}" if is_safe else f"!({clause})"
+
+
 def bracketed(clause: str) -> str:
     """Return the clause, in parentheses unless it is safe without them."""
-    if re.fullmatch(r"!?has\([^()]*\)", clause) or re.fullmatch(
-        r"[\w.]+ [=!]= (?:[\w.-]+|'[^'\\]*')", clause
+    if re.fullmatch(r"!?has\([^()]*\)|!?[\w.]+", clause) or re.fullmatch(
+        r"[\w.]+ [=!]= (?:[\w.-]+|'[^'\\]*')|!?[\w.]+\((?:'[^'\\]*')?\)", clause
     ):
         return clause
     return f"({clause})"

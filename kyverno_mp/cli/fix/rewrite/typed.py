@@ -1,0 +1,198 @@
+"""Know the types of an object's fields, and which fields are always present.
+
+Room: cli. Takes: resources. Gives: Typed values, whether a generated object conforms.
+Next: jmespath.py, inputs.py. May touch: nothing outside its arguments.
+Source: Kubernetes' types (values/typed/schema.py). The API server calls webhooks with
+objects of these types, so that a policy needs no tests for them.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from functools import cache
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.texts import field as selected
+from kyverno_mp.cli.fix.rewrite.texts import literal
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.typed.schema import Atom, built_in
+
+_PRESENT: Final = frozenset(
+    {"metadata", "spec", "template", "jobTemplate", "containers", "verbs"}
+)
+"""Fields that Kubernetes writes even if they are empty, where a type has them."""
+_WRITTEN: Final[dict[str, Json]] = {"containers": [{"name": "c"}], "verbs": ["get"]}
+_NAMES: Final = frozenset(
+    (
+        *("apiVersion", "clusterIP", "kind", "name", "namespace", "priorityClassName"),
+        *("restartPolicy", "serviceAccountName", "storageClassName", "topologyKey"),
+        *("type",),
+    )
+)
+"""Fields whose values Kubernetes restricts to names, without wildcards."""
+_UNKNOWN: Final = frozenset({"", "?", "!"})
+_SCALARS: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "numeric": (int, float),
+    "boolean": (bool,),
+}
+
+
+_SINGULAR: Final = {
+    "containers": "container",
+    "initContainers": "container",
+    "ephemeralContainers": "container",
+    "rules": "rule",
+    "verbs": "verb",
+    "paths": "path",
+    "hosts": "host",
+    "volumes": "volume",
+    "ports": "port",
+    "resources": "resource",
+}
+
+
+class Typed(NamedTuple):
+    """A value of the object.
+
+    ``plain``: an expression, an error if a field is missing; ``maybe``: an optional,
+    "" if the value is always present. ``notations``: its types in the kinds that the
+    rule matches, () if one is not known.
+    """
+
+    plain: str
+    maybe: str = ""
+    notations: tuple[str, ...] = ()
+    is_name: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The name of the type: a scalar's, list or map; "" if it is not known."""
+        found = {_kind_of(notation) for notation in self.notations}
+        return found.pop() if len(found) == 1 else ""
+
+    def field(self, key: str) -> "Typed":
+        """Return a field of a map."""
+        maps = [built_in().atom(notation).map for notation in self.notations]
+        found = [
+            ("" if one is None else one.fields.get(key) or one.items) for one in maps
+        ]
+        is_written = key in _PRESENT and all(
+            one is not None and key in one.fields for one in maps
+        )
+        plain = selected(self.plain, key)
+        notations = _known(found)
+        if is_written and maps and not self.maybe:
+            return Typed(plain, "", notations)
+        holder = self.maybe or self.plain
+        is_word = plain.endswith(f".{key}")
+        maybe = f"{holder}.?{key}" if is_word else f"{holder}[?{literal(key)}]"
+        return Typed(plain, maybe, notations, key in _NAMES)
+
+    def element(self, name: str) -> "Typed":
+        """Return an element of a list, which is bound to a name."""
+        lists = [built_in().atom(notation).list for notation in self.notations]
+        found = ["" if one is None else one.items for one in lists]
+        return Typed(name, "", _known(found))
+
+    def default(self, value: str) -> str:
+        """Return an expression with a default for a missing value."""
+        return f"{self.maybe}.orValue({value})" if self.maybe else self.plain
+
+
+def name_for(plain: str, other: str) -> str:
+    """Return a name for the elements of a list."""
+    if plain.startswith("("):
+        # Several lists that were joined.
+        return "container" if "ontainers" in plain else other
+    return _SINGULAR.get(plain.rpartition(".")[2], other)
+
+
+def _known(notations: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(notations))
+    return () if set(found) & _UNKNOWN else found
+
+
+def _kind_of(notation: str) -> str:
+    atom = built_in().atom(notation)
+    return "list" if atom.list else "map" if atom.map else atom.scalar
+
+
+def root_of(resources: Iterable[Resource], plain: str) -> Typed:
+    """Return the object of a rule that matches these resources."""
+    return Typed(plain, "", _known(map(_notation, resources)))
+
+
+def _notation(resource: Resource) -> str:
+    group = resource.home if resource.group == "*" else resource.group
+    versions = [
+        notation
+        for version, notation in _versions_of(resource.kind)
+        if version.rpartition("/")[0] == group
+        and resource.version in ("*", version.rpartition("/")[2])
+    ]
+    return versions[0] if versions else ""
+
+
+@cache
+def _versions_of(kind: str) -> tuple[tuple[str, str], ...]:
+    kinds = built_in().kinds.items()
+    return tuple(
+        (version, notation) for (version, name), notation in kinds if name == kind
+    )
+
+
+def conforms(resource: Resource, value: Json) -> bool:
+    """Return whether the API server could call a webhook with this object."""
+    notation = _notation(resource)
+    return not notation or _has_type(value, notation)
+
+
+def _has_type(value: Json, notation: str, key: str = "") -> bool:
+    if notation in ("?", "!"):
+        return True
+    atom = built_in().atom(notation)
+    if atom.list is not None:
+        items = atom.list.items
+        return type(value) is list and all(_has_type(one, items) for one in value)
+    if atom.map is not None:
+        return type(value) is dict and _has_fields(value, atom)
+    if atom.scalar == "untyped":
+        return type(value) in (str, int)
+    is_plain = type(value) is not str or not set(value) & set("*?")
+    return type(value) in _SCALARS[atom.scalar] and (is_plain or key not in _NAMES)
+
+
+def _has_fields(value: dict[str, Json], atom: Atom) -> bool:
+    assert atom.map is not None
+    fields = atom.map.fields
+    if any(key in fields and not value.get(key) for key in _WRITTEN):
+        return False
+    for key, inner in value.items():
+        notation = fields.get(key, atom.map.items)
+        if notation and not _has_type(inner, notation, key):
+            return False
+    return True
+
+
+def completed(resource: Resource, value: Json) -> Json:
+    """Return the object with the fields that Kubernetes always writes."""
+    notation = _notation(resource)
+    return _completed(value, notation) if notation else value
+
+
+def _completed(value: Json, notation: str) -> Json:
+    if notation in ("?", "!"):
+        return value
+    atom = built_in().atom(notation)
+    if type(value) is list and atom.list is not None:
+        return [_completed(one, atom.list.items) for one in value]
+    if type(value) is not dict or atom.map is None:
+        return value
+    fields = atom.map.fields
+    missing = [key for key in _PRESENT if key in fields and key not in value]
+    empty = {key: deepcopy(_WRITTEN.get(key, {})) for key in sorted(missing)}
+    return {
+        key: _completed(inner, fields[key]) if key in fields else inner
+        for key, inner in {**value, **empty}.items()
+    }

@@ -1,0 +1,115 @@
+"""``lint --fix``: mend what lint finds, where it means the same.
+
+Room: cli. Takes: paths. Gives: a diff, or changed files. Next: cli/fix/edits.py.
+May touch: with ``--write`` the files below the named paths.
+Source: docs/cli-pipelines.md (lint).
+
+Each change is proved before it is shown: both texts are read, and have to be the same
+policies in the current notation.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from difflib import unified_diff
+from pathlib import Path
+
+from kyverno_mp.cli.fix.edits import Edit, edits_of, mended
+from kyverno_mp.cli.fix.policy import fix_policy
+from kyverno_mp.cli.output.files import write_in_folder
+from kyverno_mp.cli.output.screen import say, show
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.exit_codes import FAILED, OK
+from kyverno_mp.cli.sources.folders import YAML, files_below
+from kyverno_mp.cli.sources.reading import read_file
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+
+_ACTION = "validationFailureAction"
+
+
+def mend(paths: Sequence[str], *, write: bool) -> int:
+    """Print a diff of what can be mended, or write it. Raises: CommandFailed."""
+    count = 0
+    for file in _files(paths):
+        text, edits = _read(file)
+        if not edits:
+            continue
+        count += 1
+        after = mended(text, edits)
+        said = dict.fromkeys(edit.what for edit in edits)
+        say(f"{file}: {'; '.join(said)}", err=True)
+        if write:
+            _write(file, after)
+            continue
+        old, new = text.splitlines(keepends=True), after.splitlines(keepends=True)
+        show("".join(unified_diff(old, new, f"a/{file}", f"b/{file}")))
+    return FAILED if count and not write else OK
+
+
+def _files(paths: Sequence[str]) -> Iterator[Path]:
+    for path in paths:
+        root = Path(path)
+        try:
+            if root.is_dir():
+                yield from sorted(files_below(root))
+            elif root.suffix in YAML:
+                yield root
+            else:
+                raise CommandFailed(f"{path}: --fix needs YAML files or folders")
+        except OSError as error:
+            raise CommandFailed(read_error(error, error.filename or path)) from error
+
+
+def _read(file: Path) -> tuple[str, list[Edit]]:
+    """Return a file's text, and edits that are proved."""
+    try:
+        text = read_file(file).decode()
+        before = [one.raw for one in load(text, file=str(file))]
+        edits = edits_of(text)
+        after = [one.raw for one in load(mended(text, edits), file=str(file))]
+    except UnicodeDecodeError:
+        return "", []
+    except (InputError, OSError) as error:
+        say(f"skipped: {file}: {error}", err=True)
+        return "", []
+    if list(map(current, before)) != list(map(current, after)):
+        say(f"skipped: {file}: the changes cannot be proved", err=True)
+        return "", []
+    return text, edits
+
+
+def current(raw: Json) -> Json:
+    """Return a document in the current notation; equal documents mean the same."""
+    if type(raw) is not dict or raw.get("kind") not in CLUSTER_POLICY.names:
+        return raw
+    made = deepcopy(raw)
+    fix_policy(made)
+    spec = made.get("spec")
+    rules = spec.get("rules") if type(spec) is dict else None
+    if type(spec) is not dict or type(rules) is not list or not rules:
+        return made
+    blocks = [
+        block
+        for rule in rules
+        if type(rule) is dict
+        for block in (rule.get("validate"), *(rule.get("verifyImages") or ()))
+        if type(block) is dict
+    ]
+    overrides = spec.get(f"{_ACTION}Overrides")
+    own = any(
+        "failureAction" in one or "failureActionOverrides" in one for one in blocks
+    )
+    if blocks and _ACTION in spec and not own and not overrides:
+        action = str(spec.pop(_ACTION)).capitalize()
+        for block in blocks:
+            block["failureAction"] = action
+    return made
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        write_in_folder(file, text)
+    except OSError as error:
+        raise CommandFailed(read_error(error, str(file))) from error
