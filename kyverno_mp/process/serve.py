@@ -34,6 +34,7 @@ from kyverno_mp.process.supervision.watchdog import Watchdog
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.telemetry import collector
 from kyverno_mp.telemetry.log import set_up
 from kyverno_mp.webhook.http.tls import Certificates
 
@@ -48,7 +49,7 @@ def serve(settings: Settings) -> int:
     """
     _check(settings)
     set_up("supervisor", settings.log_level, settings.log_format)
-    preload()
+    preload(settings)
     os.umask(0o077)
     runtime_dir = Path(settings.runtime_dir)
     lock = prepare(runtime_dir)
@@ -132,6 +133,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
             ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
+            ("KYVERNO_MP_OTLP_CA_FILE", settings.otlp_ca_file),
         )
         if path and not Path(path).exists()
     ]
@@ -158,6 +160,7 @@ def _check(settings: Settings) -> None:
             read_rules(text, "")
         except SettingInvalid as error:
             problems.append(f"{name}: {error.message}")
+    problems.extend(filter(None, (collector.problem(settings),)))
     if settings.standalone and not settings.policies_dir:
         problems.append(
             "--policies (KYVERNO_MP_POLICIES_DIR): needed to run without a cluster"

@@ -165,9 +165,20 @@ def _together(settings: Settings) -> list[str]:
         problems.append(
             f"{PREFIX}RESTART_DELAY_S_MIN: above {PREFIX}RESTART_DELAY_S_MAX"
         )
+    problems.extend(_of_collectors(settings))
     problems.extend(_of_roles(settings))
     if settings.webhook_port and settings.webhook_port == settings.health_port:
         problems.append(f"{PREFIX}HEALTH_PORT: same as {PREFIX}WEBHOOK_PORT")
+    return problems
+
+
+def _of_collectors(settings: Settings) -> list[str]:
+    """Return the problems with the collectors of traces and metrics."""
+    problems = []
+    if settings.traces and not settings.traces_host:
+        problems.append(f"{PREFIX}TRACES: needs {PREFIX}TRACES_HOST")
+    if settings.otlp_ca_file and not settings.otlp_tls:
+        problems.append(f"{PREFIX}OTLP_CA_FILE: needs {PREFIX}OTLP_TLS=true")
     return problems
 
 

@@ -46,6 +46,7 @@ from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.protection import REFUSAL
 from kyverno_mp.webhook.review.review import Handler, Review
+from kyverno_mp.webhook.review.traced import observe, undecoded
 from kyverno_mp.webhook.route import Route, timeout_ns
 
 Answer = bytes | LateAnswer
@@ -80,7 +81,7 @@ class Service:
             and dependencies.live_namespaces is not None
         )
 
-    def answer(
+    def answer(  # noqa: PLR0913 - independent facts of one request
         self,
         route: Route,
         query: bytes,
@@ -89,27 +90,30 @@ class Service:
         weight: int = 0,
         *,
         is_proved: bool = True,
+        traceparent: bytes = b"",
     ) -> Answer:
         """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns`` is the time at which the caller began to wait, for the deadline;
         0 means now. ``weight`` is ``decoded_bytes(body)``, which takes milliseconds for
         a large body; 0 means unknown. A review that is not ``is_proved`` starts
-        nothing (webhook/http/callers.py).
+        nothing (webhook/http/callers.py). ``traceparent``: the caller's header.
         """
         started_ns = self._now_ns()
+        dependencies = self._dependencies if is_proved else self._without_effects
+        tracer = dependencies.tracer
         try:
             request = decode(body, self._dependencies.top_kind, weight)
         except RequestInvalid as error:
-            self._dependencies.records.error(error.code)
-            answer = refusal(body, error.code, error.message)
-            if answer is not None:
-                return answer
-            raise HttpError(error.code, error.message) from error
+            if tracer is not None:
+                undecoded(tracer, traceparent, started_ns, error.code)
+            return self._refusal(body, error)
         size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
-        dependencies = self._dependencies if is_proved else self._without_effects
         review = Review(dependencies, handler, route, request, started_ns, size_bytes)
+        if tracer is not None:
+            times = arrived_ns or started_ns, started_ns
+            review.trace = observe(tracer, traceparent, request, route.webhook, times)
         plan: PlanOf | None = None
         pace = None
         if self._dependencies.long_lane is not None:
@@ -133,8 +137,7 @@ class Service:
                 return self._plan_aside(handler, route, request, review, found)
             plan = found
         except SnapshotUnusable as error:
-            self._dependencies.records.error(error.code)
-            raise HttpError(error.code, error.message) from error
+            raise self._unusable(error, review) from error
         except Preempted as error:
             without_frames(error)
             self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
@@ -147,6 +150,8 @@ class Service:
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate on the event loop if the plan needs no I/O and fits into a slice."""
+        if review.trace is not None:
+            review.trace.step("plan")
         lane = self._lane_of(plan, review.request) if plan.needs_io else None
         if lane is None:
             lane = self._dependencies.long_lane
@@ -182,6 +187,21 @@ class Service:
             return self._dependencies.slow_lane
         return images
 
+    def _refusal(self, body: bytes | bytearray, error: RequestInvalid) -> bytes:
+        """Return the denial of what cannot be decoded. Raises: HttpError."""
+        self._dependencies.records.error(error.code)
+        answer = refusal(body, error.code, error.message)
+        if answer is None:
+            raise HttpError(error.code, error.message) from error
+        return answer
+
+    def _unusable(self, error: SnapshotUnusable, review: Review) -> HttpError:
+        """Return the response while there are no policies."""
+        self._dependencies.records.error(error.code)
+        if review.trace is not None:
+            review.trace.end(error=error.code)
+        return HttpError(error.code, error.message)
+
     def refused(self, code: str) -> None:
         """Count a request that is not a review."""
         self._dependencies.records.error(code)
@@ -211,6 +231,9 @@ class Service:
 
         def evaluate(pace: Pace) -> bytes:
             nonlocal plan
+            trace = review.trace
+            if trace is not None:
+                trace.enter()
             try:
                 found = picked or self._picked(handler, route, request, pace)
                 if found is not None and self._asks_for(request, found):
@@ -218,6 +241,9 @@ class Service:
                 plan = found
             except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 return review.end(error, None)
+            finally:
+                if trace is not None:
+                    trace.leave("plan")
             if may_move and self._lane_of(plan, request) is not lane:
                 return MOVED
             return review.evaluate(plan, pace)

@@ -26,6 +26,7 @@ from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
 
 _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
+_UNTRACED: Final = contextlib.nullcontext()
 
 
 class ValidatingHandler:
@@ -298,11 +299,12 @@ def _audit_later(
     if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
         return
     sink, now_ns = dependencies.sink, dependencies.monotonic_ns
+    trace = None if review.trace is None else review.trace.follow("audit")
 
     def audit() -> None:
         started_ns = now_ns()
         deadline_ns = started_ns + _AUDIT_TIMEOUT_NS
-        with dependencies.long_evaluations.pace() as pace:
+        with trace or _UNTRACED, dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             seconds = (now_ns() - started_ns) / 1e9
             _note_left_out(review, plan)

@@ -32,6 +32,7 @@ def _first_cells(text: str) -> set[str]:
     ("heading", "section", "key"),
     [
         ("The program", "options", "install_requires"),
+        ("Traces and pushed metrics", "options.extras_require", "otel"),
         ("Tests", "options.extras_require", "test"),
         ("Releases", "options.extras_require", "release"),
         ("Documentation", "options.extras_require", "docs"),
