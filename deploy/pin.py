@@ -5,7 +5,8 @@ beside this file. Run as ``python deploy/pin.py`` (needs `uv`) after a change of
 setup.cfg or, with ``--upgrade``, to get newer versions; a test compares the files with
 setup.cfg. May touch: those files.
 
-The image omits the Kubernetes client: only the command line uses it, for kubeconfigs
+The image also has the packages that send traces, for upstream's flag --enableTracing.
+It omits the Kubernetes client: only the command line uses it, for kubeconfigs
 with an OIDC login, and it has ten dependencies that no other package needs.
 """
 
@@ -38,7 +39,10 @@ def required() -> list[str]:
 
 def wanted() -> list[str]:
     """Return the requirements of setup.cfg for the image."""
-    return [line for line in required() if not line.startswith(LEFT_OUT)]
+    setup = configparser.ConfigParser()
+    setup.read(_HERE.parent / "setup.cfg")
+    traces = setup["options.extras_require"]["otel"].strip().splitlines()
+    return [line for line in required() if not line.startswith(LEFT_OUT)] + traces
 
 
 def _pin(path: Path, requirements: Sequence[str], subject: str, *more: Path) -> None:

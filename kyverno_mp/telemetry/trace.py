@@ -184,7 +184,7 @@ class Trace:
         self.is_ended = True
         self.ended_ns = self._tracer.now_ns()
         self.attributes.update(attributes or {})
-        self.error = error
+        self.error = error or self.error
         self.size = 1 + len(self.spans) + len(self.policies)
         self._tracer.ended(self)
 
