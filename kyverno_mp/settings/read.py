@@ -1,8 +1,8 @@
 """Read the environment and flags into Settings, reporting all problems at once.
 
 Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
-Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
-of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
+Next: process/serve.py, cli. May touch: the environment, only in ``environment``; the
+number of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.settings.environ import variables
 from kyverno_mp.settings.fields import (
     PREFIX,
     Facts,
@@ -34,8 +35,8 @@ _SECOND_LINE = "\n  "
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process environment, which the package reads only here."""
-    return os.environ
+    """Return the process environment."""
+    return variables()
 
 
 def read(

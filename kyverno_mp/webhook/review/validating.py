@@ -304,6 +304,8 @@ def _audit_later(
     def audit() -> None:
         started_ns = now_ns()
         deadline_ns = started_ns + _AUDIT_TIMEOUT_NS
+        if trace is not None:
+            request.observer = trace.policy
         with trace or _UNTRACED, dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             seconds = (now_ns() - started_ns) / 1e9

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry import traces
 from kyverno_mp.telemetry.collector import Collector as CollectorAddress
@@ -213,6 +215,28 @@ def test_calls_in_a_lane_are_steps() -> None:
     ]
     *_, step, evaluate = trace.spans
     assert evaluate.began_ns <= step.began_ns <= step.ended_ns <= evaluate.ended_ns
+
+
+def test_audit_is_a_trace_that_names_its_review_and_its_calls() -> None:
+    ended: list[Trace] = []
+    tracer = Tracer(lambda _traces: True, sampled=1.0, slow_ns=0)
+    _keep(tracer, ended)
+
+    class Auditing(StubPlan):
+        def audit(
+            self, deadline_ns: int, pace: Pace | None = None
+        ) -> list[PolicyResponse]:
+            with External("service", "GET"):
+                return super().audit(deadline_ns, pace)
+
+    bench = Bench(Auditing(audit=[response(action="Audit")]), tracer=tracer)
+    bench.ask()
+    assert [uid for uid, _, _ in bench.audited()] == ["u-1"]
+    told, audit = ended
+    assert (told.name, audit.name) == ("review", "audit")
+    assert audit.link == (told.trace_id, told.span_id)
+    assert audit.trace_id != told.trace_id
+    assert [span.name for span in audit.spans] == ["service GET"]
 
 
 def test_review_past_its_deadline_ends_its_trace_once() -> None:
