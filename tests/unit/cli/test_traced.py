@@ -28,7 +28,7 @@ def test_command_is_a_span_of_the_pipelines_trace(
         assert run(["jp", "query", "-i", str(tmp_path / "none.json"), "a"]) != 0
         monkeypatch.delenv("TRACEPARENT")
         assert run(["version"]) == 0
-        first, failed, other = collector.wait_for("jp", 2) + collector.wait_for(
+        first, failed, other = collector.wait_for("jp", count=2) + collector.wait_for(
             "version"
         )
         traces.install(None)
