@@ -5,7 +5,8 @@ beside this file. Run as ``python deploy/pin.py`` (needs `uv`) after a change of
 setup.cfg or, with ``--upgrade``, to get newer versions; a test compares the files with
 setup.cfg. May touch: those files.
 
-The image omits the Kubernetes client: only the command line uses it, for kubeconfigs
+The image also has the packages that send traces, for upstream's flag --enableTracing.
+It omits the Kubernetes client: only the command line uses it, for kubeconfigs
 with an OIDC login, and it has ten dependencies that no other package needs.
 """
 
@@ -42,8 +43,13 @@ def required() -> list[str]:
 
 def wanted() -> list[str]:
     """Return the requirements of setup.cfg for the image, which runs every service."""
-    extra = _setup()["options.extras_require"]["authz"].strip().splitlines()
-    return [line for line in required() if not line.startswith(LEFT_OUT)] + extra
+    extras = _setup()["options.extras_require"]
+    more = [line for name in ("authz", "otel") for line in _lines(extras[name])]
+    return [line for line in required() if not line.startswith(LEFT_OUT)] + more
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip().splitlines()
 
 
 def _pin(path: Path, requirements: Sequence[str], subject: str, *more: Path) -> None:

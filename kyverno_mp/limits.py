@@ -1502,6 +1502,29 @@ REPORTS_EVENTS_OBJECTS_MAX = 4_096
 waits until both are evaluated, 500 bytes each, if successes become Events. The Event of
 a forgotten pair is dropped and counted."""
 
+SPANS_PER_TRACE_MAX = 128
+"""Calls and steps of one trace, and as many slow policies; a review with more of them
+is past its deadline, and the numbers of a batch and of a queue must mean something."""
+
+SPANS_QUEUED_MAX = 4096
+"""Spans that wait for a collector, about 4 MiB: some seconds of a busy worker of which
+each review is traced. More are dropped and counted."""
+
+TRACE_BATCH_SPANS_MAX = 512
+"""Spans in one request to a collector, as in OpenTelemetry's own processors: about 200
+KiB; the usual limit of a collector is 4 MiB."""
+
+TRACE_NAMES_MAX = 20
+"""Names in one attribute of a span, as in a line about a decision."""
+
+OTLP_DEADLINE_S = 10.0
+"""Time for one request to a collector, its repetitions included: OpenTelemetry's
+default. A thread without other work waits for it."""
+
+OTLP_FLUSH_S_MAX = 1.0
+"""Time for sending what waits when a process ends. The supervisor waits five seconds
+for a pool, which needs up to 3.5 for its work and its lease."""
+
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
 milliseconds apart; a pool makes a few hundred observations a second."""

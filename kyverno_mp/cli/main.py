@@ -27,6 +27,7 @@ from kyverno_mp.cli.shell.exit_codes import (
 from kyverno_mp.cli.shell.log_flags import without_log_flags
 from kyverno_mp.cli.shell.switches import with_plain_switches
 from kyverno_mp.errors import DependencyError, Error, InputError, StateError
+from kyverno_mp.settings.environ import TRACES, variables
 
 _ROOM = "kyverno_mp.cli."
 _COMMANDS = {
@@ -170,7 +171,22 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
     ``program``: the program's name in help and errors.
     """
     with screens():
+        return _traced(arguments, program)
+
+
+def _traced(arguments: Sequence[str], program: str) -> int:
+    """Run a command, as a trace if the operator's variables ask for that."""
+    env = variables()
+    name = arguments[0] if arguments else ""
+    if name == "serve" or name not in _COMMANDS or not env.get(TRACES):
         return _run(arguments, program)
+    from kyverno_mp.cli.traced import traced  # needed by few runs
+
+    try:
+        return traced(name, env, lambda: _run(arguments, program))
+    except InputError as error:
+        _report(_located(error))
+        return INPUT
 
 
 def _run(arguments: Sequence[str], program: str) -> int:

@@ -28,6 +28,7 @@ from kyverno_mp.kube.connection import Connection, body_parts
 from kyverno_mp.kube.translate import cut
 from kyverno_mp.limits import SERVICE_ADDRESSES_MAX, SERVICE_ANSWER_BYTES_MAX
 from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.telemetry.trace import External
 
 _TIMEOUT_S: Final = 30.0
 _OURS: Final = frozenset(
@@ -98,6 +99,14 @@ class Services:
         return answer.status, answer.body
 
     def _asked(
+        self, request: ApiRequest, body: bytes | None, deadline_ns: int
+    ) -> "_Answer":
+        with External("service", request.method) as call:
+            answer = self._sent(request, body, deadline_ns)
+            call.status = answer.status
+            return answer
+
+    def _sent(
         self, request: ApiRequest, body: bytes | None, deadline_ns: int
     ) -> "_Answer":
         target = target_of(request.url)

@@ -117,6 +117,7 @@ class Runtime:
         "keeps_bytes",
         "monotonic_ns",
         "now",
+        "observer",
         "policy",
         "random_bytes",
         "resolve_host",
@@ -146,6 +147,7 @@ class Runtime:
         self.deadline_ns = self.review_deadline_ns = deadline_ns
         """The deadline of the running policy, which ports receive, too; the deadline of
         the review."""
+        self.observer: Callable[[object], None] | None = None
         self._pace = pace
         self._slice_ends_ns = 0 if pace is None else pace.slice_ends_ns
         self.policy: object = None
@@ -172,9 +174,10 @@ class Runtime:
     def begin_policy(self, policy: object, *, is_tenant: bool) -> None:
         """Assign steps to a policy, and time to a namespaced one.
 
-        A policy that runs again to explain its result gets new steps from the same
-        pool.
+        A policy that runs again to explain its result gets steps of the same pool.
         """
+        if self.observer is not None:
+            self.observer(policy)
         spent = self._granted - self.steps_left
         if self._is_tenant:
             self._end_tenant(spent)

@@ -38,6 +38,7 @@ from kyverno_mp.limits import (
     KUBE_ATTEMPTS_MAX,
     KUBE_EVENT_BYTES_MAX,
 )
+from kyverno_mp.telemetry.trace import External
 from kyverno_mp.values.jsonvalue import Json
 
 JSON: Final = "application/json"
@@ -130,6 +131,10 @@ class Client:
 
         Raises: DependencyError; the last error if attempts or time run out.
         """
+        with External("kubernetes", call.method):
+            return self._repeated(call, deadline_ns)
+
+    def _repeated(self, call: Call, deadline_ns: int) -> bytes:
         deadline_ns = deadline_ns or time.monotonic_ns() + self._timeout_ns
         for attempt in range(1, KUBE_ATTEMPTS_MAX + 1):
             try:

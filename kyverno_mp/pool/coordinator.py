@@ -33,14 +33,17 @@ from kyverno_mp.kube.events import EventFilter, Events, Successes, omitted_reaso
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import MissingRights
+from kyverno_mp.limits import OTLP_FLUSH_S_MAX
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING
+from kyverno_mp.telemetry import traces
+from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING, SPANS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
@@ -224,6 +227,7 @@ def run_coordinator(
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS | {signal.SIGHUP})
     settings = pool_place.settings
     page = Page.claim(pool_place.pages, pool_place.name)
+    start_tracing(settings, pool_place.name)
     recorder = Recorder(page, settings.metrics_series_max)
     tools = _tools_of(pool_place, client, successes)
     stopping = threading.Event()
@@ -245,6 +249,7 @@ def run_coordinator(
         stopping.set()
         lease.join(_RELEASE_S)
     writer.stop()
+    traces.finish(OTLP_FLUSH_S_MAX)
     _write(tools, recorder)
 
 
@@ -288,6 +293,8 @@ def _write(tools: Tools, recorder: Recorder) -> None:
     for labels, value in tools.rights.gauges():
         tools.metrics.hold(RIGHTS_MISSING, (tools.rights.account, *labels), value)
     tools.metrics.write(recorder)
+    for outcome, count in traces.counts().items():
+        recorder.series(SPANS).count(outcome, float(count))
 
 
 def _end_process(why: str) -> None:

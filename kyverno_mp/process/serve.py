@@ -36,6 +36,7 @@ from kyverno_mp.process.supervision.watchdog import Watchdog
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.telemetry import collector
 from kyverno_mp.telemetry.log import set_up
 from kyverno_mp.webhook.http.tls import Certificates
 
@@ -51,7 +52,7 @@ def serve(settings: Settings) -> int:
     """
     _check(settings)
     set_up("supervisor", settings.log_level, settings.log_format)
-    preload()
+    preload(settings)
     os.umask(0o077)
     runtime_dir = Path(settings.runtime_dir)
     lock = prepare(runtime_dir)
@@ -138,6 +139,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
             *_authorizer_paths(settings),
+            ("KYVERNO_MP_OTLP_CA_FILE", settings.otlp_ca_file),
         )
         if path and not Path(path).exists()
     ]
@@ -164,6 +166,7 @@ def _check(settings: Settings) -> None:
             read_rules(text, "")
         except SettingInvalid as error:
             problems.append(f"{name}: {error.message}")
+    problems.extend(filter(None, (collector.problem(settings),)))
     if settings.authz_mode:
         problems.extend(_authorizer_problems(settings) if not problems else ())
     elif settings.standalone:

@@ -128,6 +128,7 @@ class Engine:
             images=self._images,
         )
         request.charge = runtime.charge
+        runtime.observer = request.observer
         return RequestContext(request, self._cluster_data, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:

@@ -215,6 +215,8 @@ def _apply(
             done.refusal = f"mutation policy {policy.name} error: {reason}"
         return not fails
     before = state.resource
+    if request.observer is not None:
+        request.observer(policy)
     try:
         _check_clock(context.runtime)
         response = mutate_policy(policy, rules, context, state)

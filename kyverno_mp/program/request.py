@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: Kubernetes AdmissionRequest v1; docs/behaviour/engine 1.3, 1.7, 3.4.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
@@ -44,6 +44,10 @@ class VerifiedImages(Protocol):
 
     def verified(self, key: tuple[str, str], text: str, /) -> str:
         """Return ``pass`` or ``skip`` if the rule ``key`` has verified it, or ""."""
+
+
+Observer = Callable[[object], None]
+"""Called with a policy."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +102,8 @@ class Request:
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)
     verified_images: "VerifiedImages | None" = None
     """CLI only: what verifyImages rules of this run have verified."""
+    observer: "Observer | None" = None
+    """Called with each policy whose evaluation begins, for traces."""
 
 
 _NAMES: Final = tuple(each.name for each in fields(Request))

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.telemetry.traces import root
 
 _log = logging.getLogger(__name__)
 _ERROR_PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
@@ -59,6 +60,12 @@ def _uncounted_defect(_controller: str) -> None:
     """Ignore the defect."""
 
 
+def _outcome(result: Result | None) -> str:
+    if result is None:
+        return "defect"
+    return "retried" if result.retry else "done"
+
+
 class Controllers:
     """Reconcilers that share one queue; several worker threads may run them."""
 
@@ -96,7 +103,10 @@ class Controllers:
 
     def _process(self, request: Request) -> None:
         try:
-            result = self._reconcile(request)
+            with root("reconcile", {"kyverno.controller": request.controller}) as trace:
+                result = self._reconcile(request)
+                if trace is not None:
+                    trace.attributes["kyverno.result"] = _outcome(result)
             if result is None:
                 return
             if result.retry:

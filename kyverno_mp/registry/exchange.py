@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
 from kyverno_mp.kube.connection import Connection, body_parts
+from kyverno_mp.telemetry.trace import External
 
 SLOW: Final = "registry.slow"
 """Code of an error: a server does not keep the pace that is required."""
@@ -87,6 +88,18 @@ def converse(
     Raises: as ``exchange``, and RegistryUnavailable (``registry.slow``) if the server
     does not keep the connection's pace; the connection is unusable afterwards.
     """
+    with External("registry", call.method) as traced:
+        response = _converse(connection, call, parts, headers)
+        traced.status = response.status
+        return response
+
+
+def _converse(
+    connection: Connection,
+    call: RegistryCall,
+    parts: SplitResult,
+    headers: Mapping[str, str],
+) -> RegistryResponse:
     host = parts.netloc
     path = parts.path or "/"
     is_connected = connection.sock is not None

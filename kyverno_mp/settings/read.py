@@ -1,8 +1,8 @@
 """Read the environment and flags into Settings, reporting all problems at once.
 
 Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
-Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
-of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
+Next: process/serve.py, cli. May touch: the environment, only in ``environment``; the
+number of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.settings.environ import variables
 from kyverno_mp.settings.fields import (
     PREFIX,
     Facts,
@@ -34,8 +35,8 @@ _SECOND_LINE = "\n  "
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process environment, which the package reads only here."""
-    return os.environ
+    """Return the process environment."""
+    return variables()
 
 
 def read(
@@ -168,9 +169,20 @@ def _together(settings: Settings) -> list[str]:
         problems.append(
             f"{PREFIX}RESTART_DELAY_S_MIN: above {PREFIX}RESTART_DELAY_S_MAX"
         )
+    problems.extend(_of_collectors(settings))
     problems.extend(_of_roles(settings))
     if settings.webhook_port and settings.webhook_port == settings.health_port:
         problems.append(f"{PREFIX}HEALTH_PORT: same as {PREFIX}WEBHOOK_PORT")
+    return problems
+
+
+def _of_collectors(settings: Settings) -> list[str]:
+    """Return the problems with the collectors of traces and metrics."""
+    problems = []
+    if settings.traces and not settings.traces_host:
+        problems.append(f"{PREFIX}TRACES: needs {PREFIX}TRACES_HOST")
+    if settings.otlp_ca_file and not settings.otlp_tls:
+        problems.append(f"{PREFIX}OTLP_CA_FILE: needs {PREFIX}OTLP_TLS=true")
     return problems
 
 

@@ -635,6 +635,75 @@ class Settings:
             high=100_000_000,
         ),
     )
+    traces: bool = setting(
+        False,
+        Facts(
+            "Send traces of reviews, reconciles and commands to an OpenTelemetry"
+            " collector (enableTracing)."
+        ),
+    )
+    traces_host: str = setting(
+        "", Facts("Host of the collector of traces (tracingAddress).")
+    )
+    traces_port: int = setting(
+        4317,
+        Facts(
+            "Port of the collector of traces (tracingPort).",
+            unit="port",
+            low=1,
+            high=65535,
+        ),
+    )
+    traces_sampled: float = setting(
+        0.01,
+        Facts(
+            "Part of the reviews and reconciles that are traced. A review with a"
+            " traceparent header is traced if its sender traces the request.",
+            low=0,
+            high=1,
+        ),
+    )
+    traces_slow_policy_ms: float = setting(
+        1.0,
+        Facts(
+            "A traced review has a span for each policy that takes as long.",
+            unit="ms",
+            low=0,
+            high=60_000,
+        ),
+    )
+    metrics_push: bool = setting(
+        False,
+        Facts("Also push metrics to an OpenTelemetry collector (otelConfig=grpc)."),
+    )
+    metrics_push_host: str = setting(
+        "opentelemetrycollector.kyverno.svc.cluster.local",
+        Facts("Host of the collector of metrics (otelCollector)."),
+    )
+    metrics_push_port: int = setting(
+        4317,
+        Facts("Port of the collector of metrics.", unit="port", low=1, high=65535),
+    )
+    metrics_push_interval_s: int = setting(
+        10,
+        Facts("How often metrics are pushed.", unit="s", low=1, high=3600),
+    )
+    otlp_protocol: str = setting(
+        "grpc",
+        Facts(
+            "How collectors are called; the usual port is 4317 for grpc, 4318 for"
+            " http.",
+            choices=("grpc", "http"),
+        ),
+    )
+    otlp_tls: bool = setting(False, Facts("Call collectors by TLS."))
+    otlp_ca_file: str = setting(
+        "",
+        Facts(
+            "File with the certificates (PEM) of the collectors' authorities.",
+            auto="those of the system",
+        ),
+    )
     events_queued_max: int = setting(
         EVENTS_QUEUED_MAX,
         Facts(

@@ -65,6 +65,11 @@ def _server(text: str) -> str:
     return "expected host, host:port or [IPv6]:port, without a scheme"
 
 
+def _host(text: str) -> str:
+    found = _SERVER.fullmatch(text)
+    return "" if found and not found[2] else "expected a host, without scheme and port"
+
+
 def _secrets(text: str) -> str:
     for one in filter(None, (part.strip() for part in text.split(","))):
         namespace, slash, name = one.lstrip("/").rpartition("/")
@@ -155,4 +160,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "record_redact": field_paths_problem,
     "record_plain": _words("env", "args", "annotations"),
     "client_names": _some_names,
+    "traces_host": _host,
+    "metrics_push_host": _host,
 }

@@ -111,6 +111,21 @@ def _cache_ttl(text: str) -> Overrides:
     return {"image_verify_cache_ttl_s": str(seconds)}
 
 
+def _authority(text: str) -> Overrides:
+    if text:
+        raise ValueError(
+            "mount the Secret, and name its file in KYVERNO_MP_OTLP_CA_FILE with"
+            " KYVERNO_MP_OTLP_TLS=true"
+        )
+    return {}
+
+
+def _pushes(text: str) -> Overrides:
+    if text not in ("grpc", "prometheus"):
+        raise ValueError("expected grpc or prometheus")
+    return {"metrics_push": "true" if text == "grpc" else "false"}
+
+
 def _context_entries(text: str) -> Overrides:
     # KYVERNO: zero means no limit; here it is the maximum of the setting.
     count = _whole(text) or GLOBAL_CONTEXT_ENTRIES_HIGHEST
@@ -121,8 +136,7 @@ _TIMES: Final = "log lines have RFC 3339 times"
 _COSIGN: Final = "results and denials name the reasons why signatures did not count"
 _COLOR: Final = "log lines have no colors"
 _PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
-_TRACING: Final = "tracing"
-_PUSH: Final = "metrics pushed by OTLP"
+_EXEMPLARS: Final = "metrics have no exemplars"
 _METRICS_TLS: Final = "metrics over TLS"
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
@@ -142,18 +156,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("profile", "false", "ABRC", unneeded=_PROFILE),
     Flag("profilePort", "6060", "ABRC", unneeded=_PROFILE),
     Flag("profileAddress", "", "ABRC", unneeded=_PROFILE),
-    Flag("enableTracing", "false", "ABRC", later=_TRACING),
-    Flag("tracingAddress", "", "ABRC", later=_TRACING),
-    Flag("tracingPort", "4317", "ABRC", later=_TRACING),
-    Flag("tracingCreds", "", "ABRC", later=_TRACING),
-    Flag("otelConfig", "prometheus", "ABRC", later=_PUSH),
+    Flag("enableTracing", "false", "ABRC", setting="traces"),
+    Flag("tracingAddress", "", "ABRC", setting="traces_host"),
+    Flag("tracingPort", "4317", "ABRC", setting="traces_port"),
+    Flag("tracingCreds", "", "ABRC", setting="otlp_ca_file", convert=_authority),
+    Flag("otelConfig", "prometheus", "ABRC", setting="metrics_push", convert=_pushes),
     Flag(
         "otelCollector",
         "opentelemetrycollector.kyverno.svc.cluster.local",
         "ABRC",
-        later=_PUSH,
+        setting="metrics_push_host",
     ),
-    Flag("transportCreds", "", "ABRC", later=_PUSH),
+    Flag("transportCreds", "", "ABRC", setting="otlp_ca_file", convert=_authority),
     Flag("metricsHost", "", "ABRC", setting="health_host"),
     Flag("metricsPort", "8000", "ABRC", setting="health_port"),
     Flag(
@@ -162,7 +176,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "ABRC",
         unneeded="a count costs a microsecond, the rest is computed at each scrape",
     ),
-    Flag("exemplarFilter", "trace-based", "ABRC", later=_TRACING),
+    Flag("exemplarFilter", "trace-based", "ABRC", unneeded=_EXEMPLARS),
     Flag("metricsCASecretName", "", "ABRC", later=_METRICS_TLS),
     Flag("metricsTLSSecretName", "", "ABRC", later=_METRICS_TLS),
     Flag("metricsKeyAlgorithm", "RSA", "ABRC", later=_METRICS_TLS),
@@ -455,6 +469,12 @@ def translate(given: Iterable[tuple[str, str]]) -> Translated:
             continue
         overrides.update(found)
         sources.update(dict.fromkeys(found, said))
+    if overrides.get("metrics_push") == "true":
+        # KYVERNO: this port of the collector; nothing listens on it then. Here, the
+        # health server does.
+        port = overrides.get("health_port", FLAG_OF["metricsPort"].default)
+        overrides["metrics_push_port"] = port
+        sources["metrics_push_port"] = f"--metricsPort={port}"
     return Translated(overrides, sources, tuple(problems), tuple(warnings))
 
 

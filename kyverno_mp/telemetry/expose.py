@@ -8,7 +8,7 @@ Source: Prometheus exposition format 0.0.4; OpenMetrics 1.0.0.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfiguration
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.telemetry.collect import Cells, Merged
 from kyverno_mp.telemetry.families import Family
 
@@ -113,11 +113,10 @@ def _plain(
     configuration: MetricsConfiguration,
     form: Format,
 ) -> None:
-    exposure = configuration.exposure_of(family.name)
-    if not exposure.enabled:
+    if not configuration.exposure_of(family.name).enabled:
         return
     lines += form.head(family.name, family.kind, family.text)
-    for words, cells in _rows(family, series, exposure, configuration):
+    for words, cells in _rows(family, family.name, series, configuration):
         lines.append(f"{family.name}{_braced(words)} {_number(cells[0])}")
 
 
@@ -129,18 +128,16 @@ def _histogram(
     form: Format,
 ) -> None:
     counter = family.counted_as
-    exposure = configuration.exposure_of(counter)
-    if counter and exposure.enabled:
+    if counter and configuration.exposure_of(counter).enabled:
         lines += form.head(counter, "counter", family.counted_text)
-        for words, cells in _rows(family, series, exposure, configuration):
+        for words, cells in _rows(family, counter, series, configuration):
             lines.append(f"{counter}{_braced(words)} {_number(sum(cells[:-1]))}")
-    exposure = configuration.exposure_of(family.name)
-    if not exposure.enabled:
+    if not configuration.exposure_of(family.name).enabled:
         return
     bounds = configuration.buckets_of(family.name, family.buckets)
     texts = (*(form.bound(bound) for bound in bounds), "+Inf")
     lines += form.head(family.name, "histogram", family.text)
-    for words, cells in _rows(family, series, exposure, configuration):
+    for words, cells in _rows(family, family.name, series, configuration):
         _buckets(lines, family.name, words, zip(texts, cells, strict=False))
         lines.append(f"{family.name}_sum{_braced(words)} {_number(cells[-1])}")
         count = _number(sum(cells[:-1]))
@@ -159,11 +156,29 @@ def _buckets(
 
 def _rows(
     family: Family,
+    metric: str,
     series: Mapping[tuple[str, ...], Cells],
-    exposure: Exposure,
     configuration: MetricsConfiguration,
 ) -> _Rows:
-    """Omit unwanted namespaces and labels; add up rows that become equal."""
+    return [
+        (_words(labels), cells)
+        for labels, cells in rows_of(family, metric, series, configuration)
+    ]
+
+
+def rows_of(
+    family: Family,
+    metric: str,
+    series: Mapping[tuple[str, ...], Cells],
+    configuration: MetricsConfiguration,
+) -> list[tuple[dict[str, str], Cells]]:
+    """Omit unwanted namespaces and labels; add up rows that become equal.
+
+    ``metric``: the family's name, or that of its counter. None if it is not exposed.
+    """
+    exposure = configuration.exposure_of(metric)
+    if not exposure.enabled:
+        return []
     kept = [
         at
         for at, name in enumerate(family.labels)
@@ -183,13 +198,12 @@ def _rows(
             found[key] = cells
         else:
             found[key] = [a + b for a, b in zip(known, cells, strict=True)]
-    return [(_words(names, key), found[key]) for key in sorted(found)]
+    return [(dict(zip(names, key, strict=True)), found[key]) for key in sorted(found)]
 
 
-def _words(names: Sequence[str], values: Sequence[str]) -> str:
+def _words(labels: Mapping[str, str]) -> str:
     return ",".join(
-        f'{name}="{value.translate(_ESCAPES)}"'
-        for name, value in zip(names, values, strict=True)
+        f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()
     )
 
 

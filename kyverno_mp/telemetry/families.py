@@ -631,7 +631,13 @@ AUTHZ_POLICIES: Final = Family(
     "Number of requests for authorization that a policy decided.",
     unbounded=("policy",),
 )
-
+SPANS: Final = Family(
+    "kyverno_mp_spans_total",
+    "counter",
+    ("outcome",),
+    "Number of spans of traces, by outcome: exported, dropped (too many wait for the"
+    " collector), failed (the collector did not take them in time).",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -658,6 +664,7 @@ RECORDED: Final = (
     *(IMAGE_CACHE, REGISTRY_CALLS),
     *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
     *(AUTHZ_DECISIONS, AUTHZ_POLICIES),
+    SPANS,
 )
 """Families that processes write to their pages; their order is part of the layout."""
 
@@ -845,6 +852,13 @@ CERTIFICATE_ENDS: Final = Family(
     (),
     "Unix time at which the certificate of the webhook expires.",
 )
+METRIC_PUSHES: Final = Family(
+    "kyverno_mp_metric_pushes_total",
+    "counter",
+    ("outcome",),
+    "Number of times that metrics were pushed, by outcome: exported, failed (the"
+    " collector did not take them in time).",
+)
 GAUGED: Final = (
     *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
     *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
@@ -856,7 +870,7 @@ GAUGED: Final = (
         FOLDER_FREE,
     ),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
-    REFUSED,
+    *(REFUSED, METRIC_PUSHES),
 )
 """Families that the health process computes at each scrape."""
 

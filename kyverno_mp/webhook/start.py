@@ -42,6 +42,7 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.denials import DenialFile
 from kyverno_mp.telemetry.page import GAUGES, Page
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tracing import start_tracing
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
@@ -406,6 +407,7 @@ def _dependencies(
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),
         peers=attached.slot,
         callers=attached.callers,
+        tracer=start_tracing(settings, _ROLE),
         registries=attached.answering.shares_of,
     )
 

@@ -17,12 +17,15 @@ from kyverno_mp.limits import (
     DRY_RUN_REVIEW_THREADS,
     IMAGE_REVIEWS_WAITING_MAX,
     LONG_REVIEW_THREADS,
+    OTLP_FLUSH_S_MAX,
     SLOW_REVIEWS_WAITING_MAX,
 )
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry import traces
+from kyverno_mp.telemetry.traces import Tracer
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.decisions import on_policy_review
 from kyverno_mp.webhook.http.callers import CallerCheck
@@ -83,6 +86,7 @@ class RoleDependencies:
     certificates: Certificates | None = None
     peers: Peers | None = None
     callers: CallerCheck | None = None
+    tracer: Tracer | None = None
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
 
@@ -169,6 +173,8 @@ class _Wired:
         for queue in self.audit_queues:
             if not queue.stop(max(0.0, until_s - time.monotonic())):
                 unfinished += queue.unfinished
+        left_s = until_s - time.monotonic()
+        traces.finish(max(0.0, min(OTLP_FLUSH_S_MAX, left_s)))
         if unfinished:
             _LOG.warning(
                 "audit evaluations were not run before the stop",
@@ -271,6 +277,7 @@ def _dependencies(
         long_lane=lanes.long,
         long_evaluations=long_evaluations,
         top_kind=role.top_kind,
+        tracer=role.tracer,
         registries=role.registries,
     )
 

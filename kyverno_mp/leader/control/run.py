@@ -61,7 +61,7 @@ from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
-from kyverno_mp.limits import SOURCES_MEMORY_DIVISOR
+from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.read import environment
@@ -69,8 +69,10 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell
 from kyverno_mp.snapshot.bell import TRIGGERS as TRIGGERS_BELL
 from kyverno_mp.snapshot.control import ControlPage
-from kyverno_mp.telemetry.families import LEASE_HELD
+from kyverno_mp.telemetry import traces
+from kyverno_mp.telemetry.families import LEASE_HELD, SPANS
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
@@ -156,12 +158,14 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     if settings.check_policy_authors:
         authors.start()
+    start_tracing(settings, LEADER)
     leader.start()
     try:
         loop.run(settings, runtime_dir, sources, leader.gauges, leader.count)
     finally:
         authors.stop()
         leader.stop()
+        traces.finish(OTLP_FLUSH_S_MAX)
         context.stop()
         for informer in (*informers, *policies.cel_informers):
             informer.stop()
@@ -271,6 +275,8 @@ class ClusterLeader:
     def count(self, recorder: Recorder) -> None:
         """Write the counts of all threads; called in the page's writer thread."""
         self._metrics.write(recorder)
+        for labels, count in traces.counts().items():
+            recorder.series(SPANS).count(labels, float(count))
         if self._triggers is not None:
             self._triggers.count(recorder)
         if self._results is not None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,10 +29,11 @@ from kyverno_mp.leader.control.health import (
 )
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
-from kyverno_mp.limits import RIGHTS_MISSING_MAX
+from kyverno_mp.limits import OTLP_FLUSH_S_MAX, RIGHTS_MISSING_MAX
 from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
+from kyverno_mp.process.metrics_push import Measured, pusher_of
 from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
 from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.startup.listen import address_of
@@ -57,7 +59,7 @@ from kyverno_mp.snapshot.room import FolderRoom
 from kyverno_mp.telemetry.bound import ExposedSeries
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
-from kyverno_mp.telemetry.families import RIGHTS_MISSING
+from kyverno_mp.telemetry.families import METRIC_PUSHES, RIGHTS_MISSING
 from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class Reporter:
         that the workers serve.
         """
         self._queues = queues
+        self.pushes: Counter[tuple[str, ...]] = Counter()
+        """Numbers of pushes of the metrics, by outcome."""
         self._exposed = ExposedSeries(settings.metrics_lines_max)
         self._pools = pools
         self._rights_shown: set[tuple[str, ...]] = set()
@@ -192,6 +196,12 @@ class Reporter:
 
     def metrics(self, form: Format = PlainText) -> Answer:
         """Respond with all metrics of all processes."""
+        recorded, gauges, shown = self.measured()
+        text = render(recorded, gauges, shown, form)
+        return HTTPStatus.OK, form.content_type, text.encode()
+
+    def measured(self) -> Measured:
+        """Return the metrics of all processes, and which of them to expose."""
         pages = views(self._runtime_dir / PAGES)
         now_ns = time.monotonic_ns()
         leader_health = read_leader_health(self._runtime_dir)
@@ -213,9 +223,9 @@ class Reporter:
         merged = merge(pages, shown)
         for labels in self._missing_rights():
             merged[RIGHTS_MISSING][labels] = [1.0]
-        recorded = self._exposed.bounded(merged, shown)
-        text = render(recorded, gauges, shown, form)
-        return HTTPStatus.OK, form.content_type, text.encode()
+        pushed = {labels: float(count) for labels, count in self.pushes.items()}
+        everything = {**gauges, METRIC_PUSHES: pushed} if pushed else gauges
+        return self._exposed.bounded(merged, shown), everything, shown
 
     def _missing_rights(self) -> Iterator[tuple[str, ...]]:
         """Yield the labels of RIGHTS_MISSING for the workers' missing permissions.
@@ -322,6 +332,10 @@ class Server:
         """Serve until SIGTERM."""
         await self._server.serve(listener)
 
+    def measured(self) -> Measured:
+        """Return the metrics; for another thread, as a scrape."""
+        return self._scraper.submit(self._reporter.measured).result()
+
     async def _respond(self, asked: Asked) -> bytes:
         accept = asked.headers.get("accept", "")
         answer = await self._answer(asked.method, asked.path, accept)
@@ -360,7 +374,11 @@ def run(
 ) -> None:
     """Serve until SIGTERM; the entry point of the health process."""
     reporter = Reporter(settings, runtime_dir, queues, pools, cert)
-    asyncio.run(Server(reporter).serve(listener))
+    server = Server(reporter)
+    pusher = pusher_of(settings, server.measured, reporter.pushes)
+    asyncio.run(server.serve(listener))
+    if pusher is not None:
+        pusher.stop(OTLP_FLUSH_S_MAX)
 
 
 def _verdict(reasons: tuple[str, ...]) -> Answer:

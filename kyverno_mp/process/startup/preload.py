@@ -1,6 +1,6 @@
 """Import before the fork the modules that the engine otherwise imports lazily.
 
-Room: process. Takes: nothing. Gives: loaded modules, which all roles share.
+Room: process. Takes: Settings. Gives: loaded modules, which all roles share.
 Next: process/serve.py. May touch: nothing outside its arguments.
 
 The command line starts without these libraries, because most of its runs do not need
@@ -10,6 +10,8 @@ them. A worker must not load them during a review, nor have its own copy.
 import importlib
 from typing import Final
 
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry import tracing
 from kyverno_mp.values.typed.schema import built_in
 
 LATE: Final = (
@@ -38,8 +40,9 @@ LATE: Final = (
 """Modules that functions of the engine import when they are called."""
 
 
-def preload() -> None:
+def preload(settings: Settings) -> None:
     """Import all of them, and create the types that threads share."""
     for name in LATE:
         importlib.import_module(name)
+    tracing.load(settings)
     built_in()

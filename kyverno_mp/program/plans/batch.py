@@ -123,6 +123,7 @@ class Evaluation:
     def _run(self, portions: list[list[BatchPolicy]]) -> bool:
         """Evaluate these policies; return False if the deadline has passed."""
         check_clock = self.context.runtime.check_clock
+        observer = self.request.observer
         for portion in portions:
             try:
                 check_clock()
@@ -134,6 +135,8 @@ class Evaluation:
                 # continue.
                 pass
             for policy in portion:
+                if observer is not None:
+                    observer(policy.policy)
                 if policy.only_one:
                     _evaluate_until_one(policy, self)
                 else:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry import traces
 from kyverno_mp.telemetry.families import (
     GC_PAUSES,
     IMAGE_CACHE,
@@ -19,6 +20,7 @@ from kyverno_mp.telemetry.families import (
     RECORDED_REVIEWS,
     RECORDING_FILES_DELETED,
     REGISTRY_CALLS,
+    SPANS,
 )
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally, Timings
@@ -59,6 +61,8 @@ class Counts:
         ):
             for labels, count in tally.drain().items():
                 self._recorder.series(family).count(labels, float(count))
+        for labels, count in traces.counts().items():
+            self._recorder.series(SPANS).count(labels, float(count))
         for labels, seconds in self.verifications.drain():
             self._recorder.series(IMAGE_VERIFICATIONS).observe(labels, seconds)
         for generation, seconds in self._pauses.drain():

@@ -77,7 +77,7 @@ class Peers(Protocol):
 class Reviews(Protocol):
     """What answers admission reviews, and counts refused requests."""
 
-    def answer(
+    def answer(  # noqa: PLR0913 - as webhook/review/service.py
         self,
         route: Route,
         query: bytes,
@@ -86,6 +86,7 @@ class Reviews(Protocol):
         weight: int = 0,
         *,
         is_proved: bool = True,
+        traceparent: bytes = b"",
     ) -> Answer:
         """Answer a review. Raises: HttpError."""
 

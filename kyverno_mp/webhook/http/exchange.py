@@ -42,6 +42,7 @@ class Exchange:
         "path",
         "query",
         "target",
+        "traceparent",
     )
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class Exchange:
         self.content_type = b""
         self.body: bytes | bytearray = b""
         self.keep_alive = True
+        self.traceparent = b""
         self.arrived_s = 0.0
         """The time at which its first byte arrived, by the event loop's clock."""
 

@@ -249,6 +249,8 @@ class Protocol(asyncio.Protocol):
         name = name.lower()
         if name == b"content-type":
             self._exchange.content_type = value
+        elif name == b"traceparent":
+            self._exchange.traceparent = value
         self._exchange.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -408,6 +410,7 @@ class Protocol(asyncio.Protocol):
                 arrived_ns,
                 weight,
                 is_proved=exchange.is_proved,
+                traceparent=exchange.traceparent,
             )
         except HttpError as error:
             self._end_refused(exchange, error)

@@ -12,6 +12,7 @@ from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.telemetry.traces import Tracer
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.http_errors import UNPROVED
 from kyverno_mp.webhook.ports import (
@@ -76,6 +77,8 @@ class Dependencies:
     long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)
     """The evaluations in threads, including audits; they take turns on the CPU."""
     top_kind: TopKind = built_in_kind
+    tracer: Tracer | None = None
+    """None if nothing is traced."""
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
 
@@ -110,6 +113,7 @@ def without_effects(dependencies: Dependencies) -> Dependencies:
         triggers=dependencies.unproved_triggers,
         results=None,
         recording=None,
+        tracer=None,
     )
 
 

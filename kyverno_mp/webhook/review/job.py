@@ -56,10 +56,16 @@ class Job:
         """
 
         def work(pace: Pace) -> bytes:
+            trace = self._review.trace
+            if trace is not None:
+                trace.enter()
             try:
                 self._plan = planned(pace)
             except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 return self._review.end(error, None)
+            finally:
+                if trace is not None:
+                    trace.leave("plan")
             if may_move and self._lane() is not lane:
                 return MOVED
             return self._evaluate(pace)

@@ -25,10 +25,12 @@ from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.telemetry.trace import Trace
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.pace import EventLoopPace
+from kyverno_mp.webhook.review.traced import decided
 from kyverno_mp.webhook.route import RECORDED, Route
 
 _LOG = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ class Review:
         "is_let_pass",
         "request",
         "size_bytes",
+        "trace",
     )
 
     def __init__(
@@ -132,6 +135,8 @@ class Review:
         self._has_failed = False
         self._error_code = ""
         """Whether failure policies determined the answer, at least in part."""
+        self.trace: Trace | None = None
+        """None unless the review is traced."""
         self.is_let_pass = False
         """Whether the review was answered and allowed."""
 
@@ -150,6 +155,9 @@ class Review:
         """
         if self.is_abandoned():
             return ABANDONED
+        trace = self.trace
+        if trace is not None:
+            trace.enter()
         try:
             if plan is None:
                 return self.allow()
@@ -158,6 +166,9 @@ class Review:
             raise
         except Exception as error:  # noqa: BLE001 - the exit for internal errors
             return self.end(error, plan)
+        finally:
+            if trace is not None:
+                trace.leave("evaluate")
 
     def end(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Call ``fail``, unless the review was abandoned."""
@@ -346,6 +357,8 @@ class Review:
     def _record(self, responses: Sequence[PolicyResponse], *, passed: bool) -> None:
         dependencies = self.dependencies
         self.is_let_pass = passed
+        if self.trace is not None:
+            decided(self.trace, responses, self._error_code, allowed=passed)
         dependencies.records.review(
             self.request,
             self._route.webhook,

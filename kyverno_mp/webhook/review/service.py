@@ -41,6 +41,7 @@ from kyverno_mp.webhook.review.lanes import LateAnswer
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.protection import REFUSAL
 from kyverno_mp.webhook.review.review import Handler, Review
+from kyverno_mp.webhook.review.traced import observe, undecoded
 from kyverno_mp.webhook.route import Route, timeout_ns
 
 Answer = bytes | LateAnswer
@@ -75,7 +76,7 @@ class Service:
             and dependencies.live_namespaces is not None
         )
 
-    def answer(
+    def answer(  # noqa: PLR0913 - independent facts of one request
         self,
         route: Route,
         query: bytes,
@@ -84,27 +85,30 @@ class Service:
         weight: int = 0,
         *,
         is_proved: bool = True,
+        traceparent: bytes = b"",
     ) -> Answer:
         """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns`` is the time at which the caller began to wait, for the deadline;
         0 means now. ``weight`` is ``decoded_bytes(body)``, which takes milliseconds for
         a large body; 0 means unknown. A review that is not ``is_proved`` starts
-        nothing (webhook/http/callers.py).
+        nothing (webhook/http/callers.py). ``traceparent``: the caller's header.
         """
         started_ns = self._now_ns()
+        dependencies = self._dependencies if is_proved else self._without_effects
+        tracer = dependencies.tracer
         try:
             request = decode(body, self._dependencies.top_kind, weight)
         except RequestInvalid as error:
-            self._dependencies.records.error(error.code)
-            answer = refusal(body, error.code, error.message)
-            if answer is not None:
-                return answer
-            raise HttpError(error.code, error.message) from error
+            if tracer is not None:
+                undecoded(tracer, traceparent, started_ns, error.code)
+            return self._refusal(body, error)
         size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
-        dependencies = self._dependencies if is_proved else self._without_effects
         review = Review(dependencies, handler, route, request, started_ns, size_bytes)
+        if tracer is not None:
+            times = arrived_ns or started_ns, started_ns
+            review.trace = observe(tracer, traceparent, request, route.webhook, times)
         plan: PlanOf | None = None
         pace = None
         if self._dependencies.long_lane is not None:
@@ -128,8 +132,7 @@ class Service:
                 return self._plan_aside(review, selected)
             plan = selected
         except SnapshotUnusable as error:
-            self._dependencies.records.error(error.code)
-            raise HttpError(error.code, error.message) from error
+            raise self._unusable(error, review) from error
         except Preempted as error:
             without_frames(error)
             self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
@@ -142,6 +145,8 @@ class Service:
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate on the event loop if the plan needs no I/O and fits into a slice."""
+        if review.trace is not None:
+            review.trace.step("plan")
         lane = None
         if plan.needs_io:
             lane = self._dependencies.lane_of(plan, review.request)
@@ -156,6 +161,21 @@ class Service:
                 without_frames(error)
                 self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
         return Job(self._dependencies, review, plan).evaluate_in(lane)
+
+    def _refusal(self, body: bytes | bytearray, error: RequestInvalid) -> bytes:
+        """Return the denial of what cannot be decoded. Raises: HttpError."""
+        self._dependencies.records.error(error.code)
+        answer = refusal(body, error.code, error.message)
+        if answer is None:
+            raise HttpError(error.code, error.message) from error
+        return answer
+
+    def _unusable(self, error: SnapshotUnusable, review: Review) -> HttpError:
+        """Return the response while there are no policies."""
+        self._dependencies.records.error(error.code)
+        if review.trace is not None:
+            review.trace.end(error=error.code)
+        return HttpError(error.code, error.message)
 
     def refused(self, code: str) -> None:
         """Count a request that is not a review."""

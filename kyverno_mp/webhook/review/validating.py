@@ -26,6 +26,7 @@ from kyverno_mp.webhook.ports import Plan
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, Review
 
 _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
+_UNTRACED: Final = contextlib.nullcontext()
 
 
 class ValidatingHandler(Handler[Plan]):
@@ -278,11 +279,14 @@ def _audit_later(
     if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
         return
     sink, now_ns = dependencies.sink, dependencies.monotonic_ns
+    trace = None if review.trace is None else review.trace.follow("audit")
 
     def audit() -> None:
         started_ns = now_ns()
         deadline_ns = started_ns + _AUDIT_TIMEOUT_NS
-        with dependencies.long_evaluations.pace() as pace:
+        if trace is not None:
+            request.observer = trace.policy
+        with trace or _UNTRACED, dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             seconds = (now_ns() - started_ns) / 1e9
             review.note_left_out(plan.left_out)

@@ -114,7 +114,7 @@ def test_every_string_setting_is_checked_or_exempt() -> None:
     paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig", "record_dir"}
     paths |= {"authz_sources"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
-    files |= {"dashboard_token_file", "client_ca_file"}
+    files |= {"dashboard_token_file", "client_ca_file", "otlp_ca_file"}
     checked_by_reach = {"http_allowlist", "http_blocklist", "registry_allowlist"}
     compiled = {"authz_input_expression", "authz_output_expression"}
     told_at_start = sockets | paths | files | checked_by_reach | compiled
@@ -137,6 +137,25 @@ def test_nearest_name_is_suggested(name: str, meant: str) -> None:
     with pytest.raises(SettingInvalid) as caught:
         read({f"KYVERNO_MP_{name}": "1"})
     assert caught.value.message.endswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"TRACES": "true"}, "KYVERNO_MP_TRACES: needs KYVERNO_MP_TRACES_HOST"),
+        ({"TRACES_HOST": "http://c:4317"}, "expected a host, without scheme"),
+        ({"METRICS_PUSH_HOST": "c:4317"}, "expected a host, without scheme and port"),
+        ({"OTLP_CA_FILE": "/ca.pem"}, "needs KYVERNO_MP_OTLP_TLS=true"),
+        ({"OTLP_PROTOCOL": "json"}, "expected one of grpc, http"),
+        ({"TRACES_SAMPLED": "2"}, "expected 0 to 1"),
+    ],
+)
+def test_problem_with_a_collector_is_told_at_start(
+    variables: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(SettingInvalid) as caught:
+        read({f"KYVERNO_MP_{name}": value for name, value in variables.items()})
+    assert problem in caught.value.message
 
 
 def test_all_problems_are_reported_at_once() -> None:

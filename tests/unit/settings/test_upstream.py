@@ -76,9 +76,44 @@ def test_flag_sets_its_setting(
 
 
 def test_flag_without_effect_causes_a_warning_unless_default() -> None:
-    found = translate([("enableTracing", "true"), ("disableLogColor", "false")])
+    found = translate([("crdWatcher", "true"), ("disableLogColor", "false")])
     assert found.overrides == {}
-    assert found.warnings == ("--enableTracing=true has no effect: later: tracing",)
+    reason = "not needed: CRDs are always watched"
+    assert found.warnings == (f"--crdWatcher=true has no effect: {reason}",)
+
+
+def test_flags_of_traces_and_of_pushed_metrics() -> None:
+    """Upstream's chart gives all of them; metricsPort is also the collector's."""
+    found = translate(
+        [
+            *(
+                ("enableTracing", "true"),
+                ("tracingAddress", "c.ns"),
+                ("tracingCreds", ""),
+            ),
+            *(
+                ("otelConfig", "grpc"),
+                ("otelCollector", "m.ns"),
+                ("transportCreds", ""),
+            ),
+            ("metricsPort", "4000"),
+        ]
+    )
+    assert found.problems == found.warnings == ()
+    settings = read({}, found.overrides, found.sources)
+    assert (settings.traces, settings.traces_host, settings.traces_port) == (
+        *(True, "c.ns", 4317),
+    )
+    assert settings.metrics_push is True
+    assert (settings.metrics_push_host, settings.metrics_push_port) == ("m.ns", 4000)
+    assert settings.health_port == 4000
+    assert settings.otlp_tls is False
+    default = read({}, translate([("otelConfig", "grpc")]).overrides)
+    assert default.metrics_push_port == 8000
+    assert read({}, translate([("otelConfig", "prometheus")]).overrides) == read({})
+    for flag in ("tracingCreds", "transportCreds"):
+        (problem,) = translate([(flag, "secret")]).problems
+        assert "KYVERNO_MP_OTLP_CA_FILE" in problem
 
 
 def test_problem_names_the_flag_as_typed() -> None:
@@ -129,7 +164,7 @@ def test_invalid_duration_is_a_problem() -> None:
             ["--httpBlocklist=10.0.0.0/99", "--standalone", "--policies=/"],
             "KYVERNO_MP_HTTP_BLOCKLIST: '10.0.0.0/99'",
         ),
-        (["--enableTracing", "--v", "4", "--port=x"], "--port=x: "),
+        (["--crdWatcher", "--v", "4", "--port=x"], "--port=x: "),
     ],
 )
 def test_command_accepts_or_rejects_the_flag(
@@ -138,4 +173,4 @@ def test_command_accepts_or_rejects_the_flag(
     assert run(["serve", *arguments]) in (1, 2)
     told = capsys.readouterr().err
     assert words in told
-    assert ("Warning: --enableTracing=true" in told) == ("--enableTracing" in arguments)
+    assert ("Warning: --crdWatcher=true" in told) == ("--crdWatcher" in arguments)

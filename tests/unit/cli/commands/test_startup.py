@@ -142,7 +142,8 @@ def test_policies_of_objects_do_not_load_those_of_requests(tmp_path: Path) -> No
 def preloaded() -> set[str]:
     """Return the modules that the service has imported before it forks its workers."""
     code = (
-        "import sys; from kyverno_mp.process.startup.preload import preload; preload();"
+        "import sys; from kyverno_mp.process.startup.preload import preload;"
+        "from kyverno_mp.settings.settings import Settings; preload(Settings());"
         "import kyverno_mp.process.serve; print(*sys.modules)"
     )
     done = subprocess.run(

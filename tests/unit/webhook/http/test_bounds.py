@@ -290,11 +290,10 @@ def test_pipelined_requests_take_turns() -> None:
             body: bytes | bytearray,
             arrived_ns: int = 0,
             weight: int = 0,
-            *,
-            is_proved: bool = True,
+            **facts: Any,
         ) -> Any:
             order.append(json.loads(body)["request"]["uid"])
-            return answer(route, query, body, arrived_ns, weight, is_proved=is_proved)
+            return answer(route, query, body, arrived_ns, weight, **facts)
 
         client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
         other = await another(client)
@@ -427,8 +426,7 @@ def test_one_large_body_is_started_per_round() -> None:
             body: bytes | bytearray,
             arrived_ns: int = 0,
             weight: int = 0,
-            *,
-            is_proved: bool = True,
+            **facts: Any,
         ) -> Any:
             uid = json.loads(body)["request"]["uid"]
             order.append(uid)
@@ -437,7 +435,7 @@ def test_one_large_body_is_started_per_round() -> None:
                 # large one.
                 assert client.connections.loop.time() * 1e9 >= arrived_ns > 0
                 client.connections.loop.call_soon(order.append, "small")
-            return answer(route, query, body, arrived_ns, weight, is_proved=is_proved)
+            return answer(route, query, body, arrived_ns, weight, **facts)
 
         client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
         client.connections.body_bytes_max = MIB

@@ -376,13 +376,12 @@ def test_internal_error_in_a_pipelined_request_is_answered() -> None:
             body: bytes | bytearray,
             arrived_ns: int = 0,
             weight: int = 0,
-            *,
-            is_proved: bool = True,
+            **facts: Any,
         ) -> Any:
             asked.append(bytes(body))
             if len(asked) == 2:
                 raise KeyError
-            return answer(route, query, body, arrived_ns, weight, is_proved=is_proved)
+            return answer(route, query, body, arrived_ns, weight, **facts)
 
         client.connections.service.answer = broken  # type: ignore[method-assign]  # a defect
         liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"
