@@ -46,7 +46,11 @@ from kyverno_mp.policy.cel_kinds.policies import (
     decode_cel_policy,
     is_cel_policy,
 )
-from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
+from kyverno_mp.policy.cel_kinds.served import (
+    authorization_mode,
+    decode_served,
+    is_served,
+)
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
@@ -70,7 +74,6 @@ from kyverno_mp.webhook.author_review import author_refusal, has_changed, is_of_
 
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
-_ELSEWHERE: Final = " is not evaluated by the webhook"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
 """The policies in CEL that the pools carry out."""
@@ -183,7 +186,10 @@ class PolicyReview:
 
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 found = refusals_of(raw)
-            return _judged(request, found, [shown_kind(raw) + _ELSEWHERE])
+            # A later release of Kyverno may add a kind.
+            where = "the webhook" if authorization_mode(raw) else "this version"
+            warning = f"{shown_kind(raw)} is not evaluated by {where}"
+            return _judged(request, found, [warning])
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.policy.reading.decode import POLICIES
 
 _ACTION: Final = "validationFailureAction"
 _ACTIONS: Final = {"enforce": "Enforce", "audit": "Audit"}
@@ -57,7 +57,7 @@ def mended(text: str, edits: Sequence[Edit]) -> str:
 
 def _is_policy(root: yaml.MappingNode) -> bool:
     kind, version = _scalar(_get(root, "kind")), _scalar(_get(root, "apiVersion"))
-    return kind in CLUSTER_POLICY.names and version.startswith("kyverno.io/")
+    return kind in POLICIES and version.startswith("kyverno.io/")
 
 
 def _get(node: yaml.Node | None, name: str) -> yaml.Node | None:

@@ -22,9 +22,9 @@ from kyverno_mp.cli.shell.exit_codes import FAILED, OK
 from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
+from kyverno_mp.policy.reading.decode import POLICIES
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 
 _ACTION = "validationFailureAction"
 
@@ -82,7 +82,7 @@ def _read(file: Path) -> tuple[str, list[Edit]]:
 
 def current(raw: Json) -> Json:
     """Return a document in the current notation; equal documents mean the same."""
-    if type(raw) is not dict or raw.get("kind") not in CLUSTER_POLICY.names:
+    if type(raw) is not dict or raw.get("kind") not in POLICIES:
         return raw
     made = deepcopy(raw)
     fix_policy(made)

@@ -19,7 +19,6 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     items,
     literal,
 )
-from kyverno_mp.policy.fields.image_verification import Deny
 from kyverno_mp.values.go.duration import parse_duration
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.quantity import parse_quantity
@@ -52,11 +51,6 @@ _IS_IN: Final = (
 )
 _EMPTY: Final = "y == '' || y == null || y == false || y == [] || y == {}"
 """Values for which ``||`` in JMESPath yields its right side."""
-
-
-def deny_expression(deny: Deny, root: str) -> str:
-    """Return an expression that is false if the rule denies. Raises: NotRewritten."""
-    return f"!({conditions_expression(deny.conditions, root)})"
 
 
 def conditions_expression(raw: Json, root: str) -> str:

@@ -42,10 +42,10 @@ IMAGES = """
     verifyImages:
     - imageReferences: ["*"]
       mutateDigest: false
-      attestations: [{type: https://example.com/v1}]"""
+      additionalExtensions: {a: b}"""
 KEY = """
       attestors: [{entries: [{keys: {secret: {name: k, namespace: kyverno}}}]}]"""
-VERIFIED = IMAGES.replace("\n      attestations: [{type: https://example.com/v1}]", KEY)
+VERIFIED = IMAGES.replace("\n      additionalExtensions: {a: b}", KEY)
 CLEANUP = """apiVersion: kyverno.io/v2
 kind: ClusterCleanupPolicy
 metadata: {name: p}
