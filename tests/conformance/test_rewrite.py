@@ -29,6 +29,8 @@ _SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
 _REWRITTEN_MIN = 30
 """The number of recorded policies that are rewritten; fewer mean rejected policies."""
 _REVIEWS_MIN = 300
+_WITHHELD_MAX = 3
+"""An error beside a false condition decides in CEL, not in Kyverno, or the reverse."""
 _SAMPLES_MIN = 13
 
 
@@ -60,7 +62,8 @@ def rewritten_in(policies: list[Json]) -> Iterator[Pair]:
         if raw.get("kind") != "ClusterPolicy":
             continue
         found = known_rewrite(json.dumps(raw))
-        assert not found.differences, found
+        # What differs on generated requests is shown, and never given.
+        assert not (found.document and found.differences), found
         if found.document is not None:
             yield pairs_of(raw, found)
 
@@ -93,6 +96,14 @@ def test_recorded_reviews_keep_their_verdicts() -> None:
                 reviews += 1
     assert policies >= _REWRITTEN_MIN
     assert reviews >= _REVIEWS_MIN
+    withheld = {
+        raw["metadata"]["name"]
+        for path in recordings()
+        for raw in json.loads(path.read_text())["policies"]
+        if raw.get("kind") == "ClusterPolicy"
+        and known_rewrite(json.dumps(raw)).differences
+    }
+    assert len(withheld) <= _WITHHELD_MAX, withheld
 
 
 def test_samples_are_rewritten_or_rejected() -> None:

@@ -42,8 +42,9 @@ webhooksCleanup: {enabled: true}
 OTHER_PORT = "kyverno-mp answers probes on another port; the default fits"
 IMAGE = "the image of Kyverno; set that of kyverno-mp"
 LOST = {
-    "admissionController.tracing.enabled": "this version has no tracing; metrics have"
-    " the durations of reviews by policy and stage",
+    "admissionController.tracing.enabled": "set enableTracing, tracingAddress and"
+    " tracingPort in extraArgs of the controller, or KYVERNO_MP_TRACES and the like in"
+    " extraEnvVars (docs/operate.md)",
     "admissionController.livenessProbe": OTHER_PORT,
     "admissionController.container.image.registry": "the registry of Kyverno; set the"
     " one with your image",

@@ -38,7 +38,6 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.wildcard import contains_wildcard
 
-_WHOLE: Final = re.compile(r"\{\{\s*((?:[^{}]|\{[^{}])*?)\s*\}\}")
 _ORDER: Final = {
     "GreaterThan": ">",
     "GreaterThanOrEquals": ">=",
@@ -69,10 +68,12 @@ def conditions_of(raw: Json, names: Names) -> str:
 def side(raw: Json, names: Names) -> Value:
     """Return one side of a condition. Raises: NotRewritten."""
     if type(raw) is str and "{{" in raw:
-        whole = _WHOLE.fullmatch(raw.strip())
-        if whole is None:
+        text = raw.strip()
+        query = text[2:-2]
+        is_whole = text.startswith("{{") and text.endswith("}}")
+        if not is_whole or "}" in query or "{{" in query:
             raise NotRewritten(f"the text {raw} of a condition")
-        return value_of(whole.group(1), names)
+        return value_of(query.strip(), names)
     if has_variables(raw):
         raise NotRewritten("variables in a list of a condition")
     return Constant(raw)

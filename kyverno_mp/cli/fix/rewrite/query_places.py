@@ -5,7 +5,6 @@ them. Next: inputs.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.3, 9.1.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,7 +17,6 @@ from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.values.jsonvalue import Json
 
-_QUERY: Final = re.compile(r"\{\{-?((?:[^{}]|\{[^{}])*)\}\}")
 _Names = Mapping[str, frozenset[Path]]
 _ROOT: Final[frozenset[Path]] = frozenset({()})
 _ROOTS: Final[_Names] = {"request.object": _ROOT, "request.oldObject": _ROOT}
@@ -164,7 +162,10 @@ def _with_parents(paths: Iterable[Path]) -> Iterator[tuple[Path, Json]]:
 
 
 def _queries(raw: Json) -> list[str]:
-    return _QUERY.findall(raw) if type(raw) is str else []
+    if type(raw) is not str:
+        return []
+    parts = [part.partition("}}") for part in raw.split("{{")[1:]]
+    return [query.removeprefix("-") for query, end, _ in parts if end]
 
 
 def conditions_in(value: Json) -> Iterator[dict[str, Json]]:

@@ -40,6 +40,7 @@ _DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
 """Without CONNECT, which applies only to subresources."""
 _POD_PARTS: Final = frozenset({"spec", "metadata"})
 _KEY: Final = re.compile(r"[=^<X+]?\(?(\w+)\)?")
+_OBJECT: Final = "request.object."
 _POD_TYPE: Final = "=core.v1.Pod"
 
 
@@ -160,12 +161,22 @@ def _text_for_pods(rule: Rule, path: str) -> bytes:
 def _match(rule: Rule, validate: Validation) -> tuple[Matched, str]:
     """Return what the rule matches, and the name of the object in its tests."""
     denies = validate.deny is not None or validate.cel is not None
-    operations = _DENY_OPERATIONS if denies else _PATTERN_OPERATIONS
+    is_deletion_seen = denies or _can_fail(rule)
+    operations = _DENY_OPERATIONS if is_deletion_seen else _PATTERN_OPERATIONS
     match = matched(rule, operations, "object")
     if "DELETE" not in match.operations:
         return match, "object"
     # KYVERNO: for a deletion, ``request.object`` is the old object.
     return matched(rule, operations, RESOURCE), RESOURCE
+
+
+def _can_fail(rule: Rule) -> bool:
+    """Return whether a precondition reads a field of the object without a default."""
+    if not rule.preconditions:
+        return False
+    text = msgspec.json.encode(rule.preconditions).decode()
+    variables = (part.partition("}}")[0] for part in text.split("{{")[1:])
+    return any(_OBJECT in query and "||" not in query for query in variables)
 
 
 def _check(
@@ -180,6 +191,10 @@ def _check(
     if rule.preconditions:
         text = _conditions(rule.preconditions, names, roots.whole)
         preconditions = (NamedExpression(name="preconditions", expression=text),)
+    body = _body(validate, names, roots)
+    if "DELETE" in match.operations and validate.deny is None:
+        # KYVERNO: a pattern does not judge deletions, but the preconditions can fail.
+        body = f"request.operation == 'DELETE' || ({body})"
     # KYVERNO: the old object is matched like a CREATE, and without preconditions.
     allows_existing = (
         action == "Enforce"
@@ -191,7 +206,7 @@ def _check(
     return Check(
         matched=match,
         old_guard=matched(rule, match.operations, "oldObject").guard,
-        body=_body(validate, names, roots),
+        body=body,
         old_body=_body(validate, old_names, old) if allows_existing else "",
         message=message,
         allows_existing=allows_existing,

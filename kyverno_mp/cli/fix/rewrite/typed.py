@@ -30,6 +30,15 @@ _NAMES: Final = frozenset(
     )
 )
 """Fields whose values Kubernetes restricts to names, without wildcards."""
+_NULLABLE: Final = frozenset(
+    {
+        *("ClusterRole.rules", "CSINodeSpec.drivers", "EndpointSlice.endpoints"),
+        *("EndpointSlice.ports", "LimitRangeSpec.limits", "Role.rules"),
+        "ProjectedVolumeSource.sources",
+    }
+)
+"""Lists that Kubernetes writes as null if they are empty: Go's types have them without
+``omitempty``, and the API server does not require an entry."""
 _UNKNOWN: Final = frozenset({"", "?", "!"})
 _SCALARS: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -75,7 +84,10 @@ class Typed(NamedTuple):
         """Return a field of a map."""
         maps = [built_in().atom(notation).map for notation in self.notations]
         found = [
-            ("" if one is None else one.fields.get(key) or one.items) for one in maps
+            ""
+            if one is None or _is_nullable(notation, key)
+            else one.fields.get(key) or one.items
+            for one, notation in zip(maps, self.notations, strict=True)
         ]
         is_written = key in _PRESENT and all(
             one is not None and key in one.fields for one in maps
@@ -106,6 +118,10 @@ def name_for(plain: str, other: str) -> str:
         # Several lists that were joined.
         return "container" if "ontainers" in plain else other
     return _SINGULAR.get(plain.rpartition(".")[2], other)
+
+
+def _is_nullable(notation: str, key: str) -> bool:
+    return f"{notation.rpartition('.')[2]}.{key}" in _NULLABLE
 
 
 def _known(notations: Iterable[str]) -> tuple[str, ...]:
@@ -156,20 +172,22 @@ def _has_type(value: Json, notation: str, key: str = "") -> bool:
         items = atom.list.items
         return type(value) is list and all(_has_type(one, items) for one in value)
     if atom.map is not None:
-        return type(value) is dict and _has_fields(value, atom)
+        return type(value) is dict and _has_fields(value, atom, notation)
     if atom.scalar == "untyped":
         return type(value) in (str, int)
     is_plain = type(value) is not str or not set(value) & set("*?")
     return type(value) in _SCALARS[atom.scalar] and (is_plain or key not in _NAMES)
 
 
-def _has_fields(value: dict[str, Json], atom: Atom) -> bool:
+def _has_fields(value: dict[str, Json], atom: Atom, owner: str) -> bool:
     assert atom.map is not None
     fields = atom.map.fields
     if any(key in fields and not value.get(key) for key in _WRITTEN):
         return False
     for key, inner in value.items():
         notation = fields.get(key, atom.map.items)
+        if inner is None and _is_nullable(owner, key):
+            continue
         if notation and not _has_type(inner, notation, key):
             return False
     return True
