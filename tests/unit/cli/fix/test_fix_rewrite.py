@@ -373,6 +373,52 @@ def test_other_kind_with_the_same_resource_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "version", "path", "key"),
+    [
+        ("ClusterRole", "rbac.authorization.k8s.io/v1", ("rules",), "verbs"),
+        ("Role", "rbac.authorization.k8s.io/v1", ("rules",), "verbs"),
+        ("EndpointSlice", "discovery.k8s.io/v1", ("endpoints",), "addresses"),
+        ("EndpointSlice", "discovery.k8s.io/v1", ("ports",), "name || ''"),
+        ("LimitRange", "v1", ("spec", "limits"), "type"),
+        ("CSINode", "storage.k8s.io/v1", ("spec", "drivers"), "name"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, [], "absent"])
+def test_lists_that_kubernetes_writes_as_null(
+    kind: str, version: str, path: tuple[str, ...], key: str, value: Json
+) -> None:
+    """Go writes an empty list as null where its type lacks ``omitempty``."""
+    body = {
+        "list": f"request.object.{'.'.join(path)}",
+        "deny": {"conditions": {"any": [condition(f"element.{key}", "AnyIn", ["y"])]}},
+    }
+    match = {"any": [{"resources": {"kinds": [kind]}}]}
+    raw = policy({"match": match, "validate": {"message": "m", "foreach": [body]}})
+    found = rewrite(raw)
+    if found.document is None:
+        return
+    document: Json = {"apiVersion": version, "kind": kind, "metadata": {"name": "n"}}
+    owner = document
+    for part in path[:-1]:
+        owner = owner.setdefault(part, {})
+    if value != "absent":
+        owner[path[-1]] = value
+    group, _, number = version.rpartition("/")
+    review = {
+        "uid": "u",
+        "operation": "CREATE",
+        "kind": {"group": group, "version": number, "kind": kind},
+        "resource": {"group": group, "version": number, "resource": f"{kind.lower()}s"},
+        "name": "n",
+        "object": document,
+        "userInfo": {"username": "u"},
+    }
+    request = decode_review(msgspec.json.encode({"request": review}))
+    before, after = Pair(_decoded(raw), found.document).verdicts(request)
+    assert bool(before) == bool(after), (before, after)
+
+
+@pytest.mark.parametrize(
     ("operator", "given", "denied"),
     [
         ("AnyIn", "Node*", True),
