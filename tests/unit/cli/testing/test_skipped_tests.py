@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
 MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:")[0]
-ANYONE = "attestations: [{type: https://example.com/v1}]"
+ANYONE = "additionalExtensions: {a: b}"
 VERIFY = f"{MATCHED}    verifyImages: [{{imageReferences: ['*'], {ANYONE}}}]\n"
 ATTESTORS = "attestors: [{entries: [{keys: {kms: k}}]}]"
 MANIFESTS = f"{MATCHED}    validate: {{manifests: {{{ATTESTORS}}}}}\n"
