@@ -133,7 +133,7 @@ def test_webhook_configurations_have_the_configured_fields(
     objects.delete(CONFIG_MAPS, KYVERNO)
     wait_for(lambda: selectors(objects) == before)
     assert "annotations" not in webhook(objects)["metadata"]
-    assert problems(enforced) == []
+    wait_for(lambda: problems(enforced) == [])
     assert is_denied(objects, config_map("m"))
 
 
