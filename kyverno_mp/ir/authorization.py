@@ -28,6 +28,8 @@ class AuthorizationPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     validations: tuple[Expression, ...]
     exceptions: tuple[CelExceptionIR, ...] = ()
     effects: int = EFFECT_PURE
+    error: str = ""
+    """Why the policy cannot judge a request at all, "" if it can."""
 
 
 class ExchangeIR(msgspec.Struct, frozen=True, array_like=True):

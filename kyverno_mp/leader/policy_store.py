@@ -22,7 +22,7 @@ from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
-from kyverno_mp.leader.documents.in_cel import compile_cel_document
+from kyverno_mp.leader.documents.in_cel import compile_cel_document, failing
 from kyverno_mp.leader.documents.linked_memory import Limited, LinkedMemory
 from kyverno_mp.leader.documents.outlined import (
     left_out,
@@ -365,7 +365,7 @@ class PolicyStore:
 
     def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
         known = self._entries.get(document.key)
-        if known is None or known.encoded is None:
+        if known is None or not known.packed:
             kind, namespace, name = document.key
             status = PolicyStatus(
                 kind,
@@ -378,7 +378,7 @@ class PolicyStore:
                 code=code,
                 file=document.file_and_line(),
             )
-            return _Entry(document.digest, status)
+            return _Entry(document.digest, status, failing(document))
         status = msgspec.structs.replace(
             known.status,
             ready=False,

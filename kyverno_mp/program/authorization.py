@@ -118,6 +118,8 @@ class LinkedAuthorizationPolicy:
     def _answered(self, check: Check, scope: "_Scope") -> Decision:
         """Return the first answer. Raises: ExpressionFailed, BudgetExceeded."""
         policy = self.ir.policy
+        if self.ir.error:
+            raise ExpressionFailed("cel.invalid", self.ir.error)
         if not scope.all_true(self._conditions):
             return Decision(policy)
         for exception in self._exceptions:

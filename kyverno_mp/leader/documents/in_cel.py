@@ -32,8 +32,11 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
 )
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.compile_cache import CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip
@@ -213,6 +216,30 @@ def _compile_authorization(
         generation=document.generation,
     )
     return CompileOutcome(status, encode_cel_policy(compiled))
+
+
+def failing(document: StoredDocument) -> EncodedPolicy | None:
+    """Return what stands for an authorizer's policy that never compiled, else None.
+
+    SAFETY: left out, it would let through the requests that its author denies. So it is
+    an error of each request, unless its failurePolicy is Ignore.
+    """
+    if not document.authorizes:
+        return None
+    raw = document.raw()
+    spec = raw.get("spec") if type(raw) is dict else None
+    given = spec.get("failurePolicy") if type(spec) is dict else None
+    kind, namespace, name = document.key
+    policy = PolicyIR(
+        kind,
+        name,
+        namespace=namespace,
+        failure_policy="Ignore" if given == "Ignore" else "Fail",
+    )
+    text = f"the policy {name} does not compile"
+    return encode_cel_policy(
+        AuthorizationPolicyIR(policy, document.authorizes, (), (), (), error=text)
+    )
 
 
 def _check(document: AnyServedPolicy) -> None:

@@ -89,12 +89,31 @@ class TestPolicies:
         authorizer = served(found, mode, tmp_path)
         assert denies(authorizer, mode, "/x")
         assert denies(authorizer, mode, "/y")
+        assert denies(authorizer, mode, "/z"), "what b would say is not known"
         assert {one.name: one.ready for one in found.policies} == {
             "a": True,
             "b": False,
             "c": True,
         }
         assert len(found.unread) == 1
+
+    def test_one_that_never_compiled_denies_as_its_failure_policy_says(
+        self, mode: str, tmp_path: Path
+    ) -> None:
+        """Left out, it would allow what its author denies."""
+        policies = store(mode)
+        for text in (broken(mode, "a"), broken(mode, "a").replace(b"gone", b"lost")):
+            found = policies.update(Changes({"a": text}, ()))
+            assert denies(served(found, mode, tmp_path), mode, "/x")
+            (status,) = found.policies
+            assert (status.ready, status.in_force) == (False, "")
+        raw = msgspec.json.decode(broken(mode, "a"))
+        raw["spec"]["failurePolicy"] = "Ignore"
+        found = policies.update(Changes({"a": msgspec.json.encode(raw)}, ()))
+        assert not denies(served(found, mode, tmp_path), mode, "/x")
+        found = policies.update(Changes({"a": denying(mode, "/x", "a")}, ()))
+        assert denies(served(found, mode, tmp_path), mode, "/x")
+        assert not denies(served(found, mode, tmp_path), mode, "/y")
 
     def test_the_last_version_that_compiled_stays_in_force(
         self, mode: str, tmp_path: Path
