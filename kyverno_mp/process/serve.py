@@ -43,6 +43,7 @@ from kyverno_mp.webhook.http.tls import Certificates
 _log = logging.getLogger(__name__)
 _HEALTH_BACKLOG = 128
 _DASHBOARD_PORT = Settings().dashboard_port
+_CLIENT_NAMES = Settings().client_names
 
 
 def serve(settings: Settings) -> int:
@@ -200,6 +201,12 @@ def _authorizer_problems(settings: Settings) -> list[str]:
     paths = [str(folder.path) for folder in folders_of(settings)]
     if settings.client_ca_file and not settings.tls_cert_file:
         problems.append("KYVERNO_MP_CLIENT_CA_FILE: needs KYVERNO_MP_TLS_CERT_FILE")
+    if settings.authz_mode == "envoy" and settings.client_names != _CLIENT_NAMES:
+        # SAFETY: ignored, it would let in callers that the operator excludes.
+        problems.append(
+            "--client-names (KYVERNO_MP_CLIENT_NAMES): has no effect with --mode envoy;"
+            " use authorities of their own for the callers"
+        )
     if settings.standalone and not paths:
         problems.append(
             "--policies (KYVERNO_MP_AUTHZ_SOURCES): needed to run without a cluster"
