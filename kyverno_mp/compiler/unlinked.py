@@ -22,6 +22,7 @@ from kyverno_mp.compiler.linked_size import linked_bytes
 from kyverno_mp.expr.cel.nodes import Call, Const, Expression, MapLit
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
+from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel import CelValidationIR
 from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
@@ -61,6 +62,7 @@ _FAILING: Final = Expression(
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)
 _VALIDATING: Final = msgspec.msgpack.Decoder(ValidatingPolicyIR)
+_AUTHORIZING: Final = msgspec.msgpack.Decoder(AuthorizationPolicyIR)
 _MUTATING: Final = msgspec.msgpack.Decoder(MutatingPolicyIR)
 _GENERATING: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
 _IMAGES: Final = msgspec.msgpack.Decoder(ImageValidatingPolicyIR)
@@ -151,6 +153,8 @@ def without_exceptions(
     """
     content = memoryview(encoded.content)
     decoder = _RECORDS.get(kind, _RULE)
+    if decoder is _VALIDATING and not encoded.entries[0]:
+        decoder = _decoder_of(content)
     first = 1 if decoder is _RULE else 0
     parts = [bytes(part_of(content, number)) for number in range(count_of(content))]
     for number in range(first, len(parts)):
@@ -166,6 +170,12 @@ def without_exceptions(
         content=pack_parts(parts),
         exceptions=tuple(one for one in encoded.exceptions if one[0] not in dropped),
     )
+
+
+def _decoder_of(content: memoryview) -> "msgspec.msgpack.Decoder[Any]":
+    """Return the decoder of a policy without keys: an authorizer's has a mode."""
+    fields = msgspec.msgpack.decode(part_of(content, 0))
+    return _AUTHORIZING if isinstance(fields[1], str) else _VALIDATING
 
 
 def _failing_rules(encoded: EncodedPolicy) -> tuple[PolicyIR, list[RuleIR]]:

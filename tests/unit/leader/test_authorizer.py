@@ -168,6 +168,28 @@ class TestPolicies:
         assert status.ready
         assert "PolicyException" in status.message
 
+    def test_too_many_exceptions_cost_themselves(
+        self, mode: str, tmp_path: Path
+    ) -> None:
+        """The policy's memory is limited; the leader and the policy survive."""
+        tests = [f"{PATH[mode]} == '/{number}'" for number in range(60)]
+        raw: Any = {
+            "apiVersion": "policies.kyverno.io/v1",
+            "kind": "PolicyException",
+            "spec": {
+                "policyRefs": [{"name": "a", "kind": "ValidatingPolicy"}],
+                "evaluationMode": mode,
+                "matchConditions": [{"name": "c", "expression": " || ".join(tests)}],
+            },
+        }
+        files = {"a": denying(mode, "/x", "a")}
+        for number in range(400):
+            metadata = {"name": f"e{number}", "namespace": "n"}
+            files[f"e{number}"] = msgspec.json.encode({**raw, "metadata": metadata})
+        found = store(mode).update(Changes(files, ()))
+        assert found.policies[0].large_exceptions
+        assert denies(served(found, mode, tmp_path), mode, "/x")
+
     def test_files_in_subfolders_count(self, mode: str, tmp_path: Path) -> None:
         """Upstream: they are lost, and everything is allowed."""
         deep = tmp_path / "policies" / "team" / "app"
