@@ -22,7 +22,15 @@ CLOCKS: Final = {
     for name in ("monotonic", "perf_counter", "time", "process_time", "thread_time")
     for end in ("", "_ns")
 }
-WAITS: Final = {"join", "wait", "result", "acquire", "communicate", "wait_for"}
+WAITS: Final = {
+    "join",
+    "wait",
+    "result",
+    "acquire",
+    "communicate",
+    "wait_for",
+    "within",
+}
 
 
 def _number(node: ast.expr) -> float:
@@ -36,7 +44,7 @@ def _limits(call: ast.Call, name: str) -> Iterator[ast.expr]:
     if name in WAITS:
         yield from call.args
     for keyword in call.keywords:
-        if keyword.arg == "timeout":
+        if keyword.arg in ("timeout", "timeout_s"):
             yield keyword.value
 
 
@@ -113,6 +121,7 @@ def _covers(row: str, path: str) -> bool:
         ("thread.join(2)", "limit"),
         ("thread.join(HANG_S)", ""),
         ("queue.get(timeout=0.5)", "limit"),
+        ("client.within(3.0)", "limit"),
         ("bell.wait(0)", ""),
         ("', '.join(names)", ""),
         ("pytest.mark.timeout(600)", ""),

@@ -27,6 +27,7 @@ from tests.unit.cleanup.cluster import (
 )
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.queues.turned_clock import TurnedClock
+from tests.waiting import HANG_S
 
 Json = Any
 DRY_RUN = "kyverno-mp.io/dry-run"
@@ -588,7 +589,7 @@ def test_api_server_outage_during_a_run(
         config_map(api, f"c{number}")
     api.fault("GET /api/v1/namespaces/a/configmaps/c5", *["cut"] * 100)
     clock.turn(3600)
-    client = api.client().within(0.3)
+    client = api.client().within(HANG_S)
     with controller(
         api, dependencies_of(api, recorded, clock.clock, client=client)
     ) as one:
@@ -663,7 +664,7 @@ def test_unreadable_labels_evict_nothing(
     api.put("/api/v1/namespaces/a", apiVersion="v1", kind="Namespace", metadata=labels)
     api.fault("GET /api/v1/namespaces/a$", *["cut"] * 100)
     clock.turn(3600)
-    client = api.client().within(0.3)
+    client = api.client().within(HANG_S)
     objects = LiveObjects(client, LiveKinds(lambda: None, client))
     data = ClusterData(namespaces=_Labels(), objects=objects)
     needs = dependencies_of(

@@ -260,7 +260,10 @@ def test_a_service_may_send_each_token_in_a_chunk() -> None:
         peer.sendall(b"2\r\n1]\r\n0\r\n\r\n")
 
     with answering(tokens) as (port, _):
-        assert call(port, seconds=60, timeout_s=60) == b"[" + b"1," * 20_000 + b"1]"
+        assert (
+            call(port, seconds=HANG_S, timeout_s=HANG_S)
+            == b"[" + b"1," * 20_000 + b"1]"
+        )
 
 
 def test_a_slow_answer_ends_at_its_deadline() -> None:
@@ -285,7 +288,7 @@ def test_a_slow_name_server_ends_at_the_deadline(
         gate.wait(HANG_S)
         return ["127.0.0.1"]
 
-    rules = ServiceRules(urls=LOCAL, timeout_s=0.05 if of_service else 60)
+    rules = ServiceRules(urls=LOCAL, timeout_s=0.05 if of_service else HANG_S)
     services = Services(rules, resolve, "test")
     request = ApiRequest(method="GET", url="http://svc.test/p")
     until_ns = far_ns() if of_service else soon_ns()

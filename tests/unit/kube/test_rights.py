@@ -13,6 +13,7 @@ from kyverno_mp.kube.rights import MissingRights, Right
 from kyverno_mp.kube.watch import WatchScope, watch
 from kyverno_mp.limits import RIGHTS_MISSING_MAX, RIGHTS_REFUSED_S, RIGHTS_SHOWN_MAX
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S
 
 ACCOUNT = "kyverno-background-controller"
 USER = f"system:serviceaccount:kyverno:{ACCOUNT}"
@@ -38,7 +39,7 @@ class Calls:
         self.rights = MissingRights(ACCOUNT, lambda: self.now_s)
         whole: Client = api.client()
         whole.rights = self.rights
-        self.client = whole.within(3.0)
+        self.client = whole.within(HANG_S)
 
     def call(self, method: str, path: str = f"{PATH}/x") -> None:
         body = msgspec.json.encode({"metadata": {"name": "x"}})

@@ -26,6 +26,7 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.result import ERROR, PASS, PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz.bench import Bench, pod, review, segment_of
+from tests.waiting import HANG_S
 
 
 def policy(name: str, *conditions: str) -> str:
@@ -148,7 +149,7 @@ def test_many_rules_evaluate_a_costly_condition_once() -> None:
         charge(self, count)
 
     # The step limit applies, however slow the machine is.
-    bench = Bench(many_rules(COSTLY, 200), timeout_s=60.0)
+    bench = Bench(many_rules(COSTLY, 200), timeout_s=HANG_S)
     with (
         patch.object(Program, "evaluate", evaluated),
         patch.object(Runtime, "charge", charged),

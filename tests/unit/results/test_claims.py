@@ -16,6 +16,7 @@ from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED, Claimed, Claims
 from kyverno_mp.reports.entries import Subject
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import START_NS, pod
+from tests.waiting import HANG_S
 
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 READS = "^GET .*/pods"
@@ -41,7 +42,7 @@ class Search:
         self.now_ns = START_NS
         self.failed: list[Subject] = []
         self.claims = Claims(
-            api.client().within(3.0),
+            api.client().within(HANG_S),
             resource_of,
             uid_of,
             lambda: self.now_ns,

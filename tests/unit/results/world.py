@@ -16,7 +16,7 @@ from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.records import encode_results, encode_row
 from tests.unit.kube.fake_api import FakeApi
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 REPORTS = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
 START_NS = 1_700_000_000 * 10**9
@@ -62,7 +62,7 @@ class World:
         self.journals = [
             Journal.claim(folder, 10_000, RESULTS.ring_bytes) for _ in range(2)
         ]
-        self.client = api.client().within(3.0)
+        self.client = api.client().within(HANG_S)
         self.start_leader()
         self.start_holder()
 

@@ -8,6 +8,7 @@ import pytest
 
 from kyverno_mp.leader.triggers.left import mark_pending
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S
 
 REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
 SPEC = {"requestType": "generate", "policy": "p"}
@@ -45,6 +46,6 @@ def test_a_pod_ends_nevertheless(
 ) -> None:
     api.put(f"{REQUESTS}/new", spec=SPEC)
     api.fault("PATCH .*/status", status)
-    mark_pending(api.client().within(1.0), "kyverno")
+    mark_pending(api.client().within(HANG_S), "kyverno")
     assert states(api) == {"new": ""}
     assert "left without a state" in caplog.text

@@ -68,7 +68,7 @@ class Setup:
         self.reader = JournalReader(folder)
         self.writer = TriggerWriter(
             [self.reader],
-            api.client().within(1.0),
+            api.client().within(HANG_S),
             "kyverno",
             lambda: self.threshold,
             lambda: self.now_s,
