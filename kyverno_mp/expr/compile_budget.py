@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heapify, heappop, heappush
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.limits import (
@@ -49,6 +49,7 @@ class CompileBudget:
         "_next",
         "_steps_by_namespace",
         "exception_steps",
+        "parsed",
         "steps",
     )
 
@@ -65,6 +66,9 @@ class CompileBudget:
         """The steps of the exceptions from the policy, which do not count as the
         policy's."""
         self._steps_by_namespace: dict[str, int] = {}
+        self.parsed: dict[object, Any] = {}
+        """PERF: what the expressions of the policy were parsed to; the checks and the
+        compiler parse each of them."""
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -209,3 +213,9 @@ def spend(steps: int = 1) -> None:
     budget = _CURRENT.get()
     if budget is not None:
         budget.spend(steps)
+
+
+def parsed_texts() -> dict[object, Any] | None:
+    """Return what was parsed for the policy that is being compiled, if any."""
+    budget = _CURRENT.get()
+    return None if budget is None else budget.parsed

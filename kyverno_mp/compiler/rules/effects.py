@@ -78,16 +78,13 @@ def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> i
     waiting = [record]
     while waiting:
         value = waiting.pop()
-        effects |= _own_effects(value)
-        if more and type(value) is Call:
+        kind = type(value)
+        if kind is Function:
+            effects |= _by_function().get(value.name or "", EFFECT_PURE)
+        elif kind is Call:
+            effects |= _by_cel_function().get(value.function, EFFECT_PURE)
             effects |= more.get(value.function, EFFECT_PURE)
+        elif kind in _BY_RECORD:
+            effects |= _BY_RECORD[kind]
         waiting += nested(value)
     return effects
-
-
-def _own_effects(value: Any) -> int:
-    if type(value) is Function:
-        return _by_function().get(value.name or "", EFFECT_PURE)
-    if type(value) is Call:
-        return _by_cel_function().get(value.function, EFFECT_PURE)
-    return _BY_RECORD.get(type(value), EFFECT_PURE)

@@ -13,6 +13,7 @@ tokens.
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.expr.compile_budget import parsed_texts
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.lex import Token, syntax_error, tokenize
 from kyverno_mp.expr.jmespath.nodes import Node, children_of
@@ -60,6 +61,8 @@ _ARITHMETIC: Final = {
     "tModulo": "%",
 }
 _PROJECTION_END: Final = 10
+_NODES_A_TOKEN: Final = 4
+"""More than a token can stand for: ``[*]`` is a projection of an identity."""
 _INT64_DIGITS: Final = 19
 _IDENTITY: Final = nodes.Identity()
 
@@ -72,9 +75,15 @@ def parse(text: str, *, community: bool = False) -> Node:
     """
     if len(text) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("expr.too_long", "expression is too long")
-    parser = _Parser(text, tokenize(text, community=community), community=community)
-    node = parser.parse_all()
-    _check_depth(node)
+    known = parsed_texts()
+    if known is not None and (text, community) in known:
+        return known[text, community]  # type: ignore[no-any-return]
+    tokens = tokenize(text, community=community)
+    node = _Parser(text, tokens, community=community).parse_all()
+    if _NODES_A_TOKEN * len(tokens) > EXPRESSION_DEPTH_MAX:
+        _check_depth(node)
+    if known is not None:
+        known[text, community] = node
     return node
 
 

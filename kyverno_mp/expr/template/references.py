@@ -39,9 +39,11 @@ def resolve_references(document: Json) -> Json:
     Raises: ReferenceFailed; ExpressionInvalid if it is nested too deeply.
     """
     count = found = 0
-    for text in _texts(document, 0):
-        count += 1
-        found += text.count("$(")
+    for depth, texts in enumerate(texts_by_level(document)):
+        if depth > SUBSTITUTION_DEPTH_MAX:
+            raise ExpressionInvalid("template.depth", "document is nested too deeply")
+        count += len(texts)
+        found += sum(text.count("$(") for text in texts)
     if not found:
         return document
     if found * count > REFERENCES_PRODUCT_MAX:
@@ -56,21 +58,25 @@ def child_path(path: str, key: str) -> str:
     return f"{path}/" + key.replace("/", "\\/")
 
 
-def _texts(value: Json, depth: int) -> Iterator[str]:
-    """Yield all string leaves and keys."""
-    if depth > SUBSTITUTION_DEPTH_MAX:
-        raise ExpressionInvalid("template.depth", "document is nested too deeply")
-    spend(_VALUE_STEPS)
-    if type(value) is str:
-        spend(len(value) // _CHARACTERS_A_STEP)
-        yield value
-    elif type(value) is dict:
-        for key, item in value.items():
-            yield key
-            yield from _texts(item, depth + 1)
-    elif type(value) is list:
-        for item in value:
-            yield from _texts(item, depth + 1)
+def texts_by_level(document: Json) -> Iterator[list[str]]:
+    """Yield the keys and the string leaves of each level of a document."""
+    level = [document]
+    while level:
+        steps = _VALUE_STEPS * len(level)
+        texts: list[str] = []
+        below: list[Json] = []
+        for value in level:
+            if type(value) is str:
+                steps += len(value) // _CHARACTERS_A_STEP
+                texts.append(value)
+            elif type(value) is dict:
+                texts += value
+                below += value.values()
+            elif type(value) is list:
+                below += value
+        spend(steps)
+        yield texts
+        level = below
 
 
 def _resolve(value: Json, path: str, document: Json) -> Json:
