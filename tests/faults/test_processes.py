@@ -252,7 +252,8 @@ def test_costly_policies_delay_no_other_policy(
     told = policies_of(service)
     assert "costly-13" not in told, "the others came first"
     for number in range(14):  # each one has its own limit
-        service.wait(lambda name=f"costly-{number}": name in policies_of(service))
+        name = f"costly-{number}"
+        service.wait(lambda: name in policies_of(service))  # noqa: B023 - called here
     told = policies_of(service)
     assert {told[f"costly-{n}"]["code"] for n in range(14)} == {"policy.too_costly"}
     assert service.pids("leader") == leader
