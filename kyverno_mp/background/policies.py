@@ -8,7 +8,6 @@ memory.
 Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
 """
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -242,6 +241,10 @@ class MutateRule(msgspec.Struct, frozen=True):
         return found
 
 
+Version = tuple[str, int, tuple[str, ...]]
+"""uid and generation of a policy, and its PolicyExceptions with their versions."""
+
+
 class ReadyPolicy(msgspec.Struct, frozen=True):
     """A compiled and linked policy, with its background rules only."""
 
@@ -250,42 +253,19 @@ class ReadyPolicy(msgspec.Struct, frozen=True):
     generates: Mapping[str, GenerateRule]
     mutates: Mapping[str, MutateRule]
     server_side_apply: bool
-    version: tuple[str, int, tuple[str, ...]] = ("", 0, ())
-    """uid and generation of the policy, and its PolicyExceptions with their
-    versions."""
+    version: Version
 
 
-class ReadyPolicies:
-    """Links each version of a policy once; threads may share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[Key, tuple[tuple[str, int, tuple[str, ...]], ReadyPolicy]] = {}
-
-    def ready(
-        self, stored: StoredPolicy, exceptions: Mapping[str, bytes]
-    ) -> ReadyPolicy:
-        """Return the linked policy. ``exceptions``: documents by version.
-
-        Raises: PolicyInvalid.
-        """
-        version = (stored.uid, stored.metadata_generation, tuple(sorted(exceptions)))
-        with self._lock:
-            known = self._kept.get(stored.key)
-        if known is not None and known[0] == version:
-            return known[1]
-        made = replace(ready_policy(stored, exceptions.values()), version=version)
-        with self._lock:
-            self._kept[stored.key] = version, made
-        return made
-
-    def forget(self, key: Key) -> None:
-        """Drop a deleted policy."""
-        with self._lock:
-            self._kept.pop(key, None)
+def has_rule(rule: str, policy: ReadyPolicy) -> bool:
+    """Return whether a policy has a background rule of this name."""
+    return rule in policy.generates or rule in policy.mutates
 
 
-def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
+def ready_policy(
+    stored: StoredPolicy,
+    exceptions: Iterable[bytes] = (),
+    version: Version = ("", 0, ()),
+) -> ReadyPolicy:
     """Compile and link a policy; ignore exceptions over their steps or memory.
 
     Raises: PolicyInvalid with the reason.
@@ -293,7 +273,7 @@ def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> Read
     read = _read_exceptions(exceptions)
     with bounded(CompileBudget()):
         policy, compiled = _compiled(stored, read)
-    return _linked(stored, compiled, policy.spec)
+    return _linked(stored, compiled, policy.spec, version)
 
 
 def _compiled(
@@ -333,7 +313,9 @@ def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:
     return sorted(found, key=lambda one: one.key)
 
 
-def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> ReadyPolicy:
+def _linked(
+    stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec, version: Version
+) -> ReadyPolicy:
     rules = {rule.name: rule for rule in spec.rules}
     generates = {
         generation.ir.name: GenerateRule(generation, body, _existing(body, spec))
@@ -348,7 +330,8 @@ def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> Ready
         if mutation.is_existing
     }
     return ReadyPolicy(
-        stored, compiled.policy, generates, mutates, spec.use_server_side_apply
+        *(stored, compiled.policy, generates, mutates, spec.use_server_side_apply),
+        version,
     )
 
 

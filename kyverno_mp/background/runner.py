@@ -9,6 +9,7 @@ Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -33,8 +34,8 @@ from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outage import is_outage
 from kyverno_mp.background.outcome import SETTLES, Outcome
-from kyverno_mp.background.policies import ReadyPolicy, policy_key
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.policies import ReadyPolicy, has_rule, policy_key
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     CEL_MUTATE,
@@ -62,7 +63,7 @@ _OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 class Runner:
     """Runs tasks; threads may share it."""
 
-    policies: StoredPolicies
+    policies: RulePolicies
     generator: Generator
     mutator: Mutator
     mutating: MutatingRunner
@@ -141,7 +142,7 @@ class Runner:
                     waits = waits or outcome
                 continue
             try:
-                policy = self.policies.with_rule(task.policy, task.rule)
+                policy = self.policies.newest(task.policy, partial(has_rule, task.rule))
                 self._require_author(task, POLICIES)
                 runner = self.mutator if task.type == MUTATE else self.generator
                 outcome = runner.run(task, policy)

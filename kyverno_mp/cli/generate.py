@@ -33,7 +33,7 @@ from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
     GENERATING_POLICIES,
     NAMESPACED_GENERATING_POLICIES,
-    GeneratingPolicies,
+    generating_policies,
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
 from kyverno_mp.background.generating.register import Register as CelRegister
@@ -136,7 +136,7 @@ class _Parts:
         guard, options = self._downstream.guard, self._options
         return GeneratingPreviewer(
             self._needs,
-            GeneratingPolicies(self._client, options.exceptions),
+            generating_policies(self._client, options.exceptions),
             *(self._kinds, self._triggers),
             CelRegister(self._client, options.kyverno, guard, lambda: None),
             self._planner,

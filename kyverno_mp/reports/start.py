@@ -15,9 +15,8 @@ The threads, and what each writes:
 """
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
@@ -30,6 +29,7 @@ from kyverno_mp.limits import (
     REPORTS_WATCHES_MAX,
     REPORTS_WRITERS,
 )
+from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.feed import Feed, Pace
 from kyverno_mp.reports.flights import Reviewed
@@ -52,34 +52,10 @@ from kyverno_mp.telemetry.families import (
     REPORTS_WRITES,
 )
 
-_TICK_S: Final = 0.5
-_HEALTH_S: Final = 5.0
-_STOP_S: Final = 3.0
-_FAILING: Final = 3
-T = TypeVar("T")
-
 
 def run(dependencies: ReportsDependencies, stop: threading.Event) -> None:
     """Scan and write reports until ``stop`` is set or the lease is lost."""
-    reports = Reports(dependencies)
-    reports.start()
-    reported_s = float("-inf")
-    try:
-        while not stop.wait(_TICK_S) and dependencies.holds_lease():
-            if time.monotonic() - reported_s >= _HEALTH_S:
-                dependencies.health(reports.problems())
-                reports.hold_gauges()
-                reported_s = time.monotonic()
-    finally:
-        reports.stop()
-
-
-def _failing(informers: Sequence[Informer[T]]) -> list[str]:
-    return [
-        f"watch of {informer.scope.resource.name}: {informer.last_error}"
-        for informer in informers
-        if informer.failures >= _FAILING
-    ]
+    run_term(Reports(dependencies), dependencies, stop)
 
 
 class Reports:
@@ -177,9 +153,7 @@ class Reports:
             lane.stop()
         for informer in self.stored.informers:
             informer.stop()
-        end_s = time.monotonic() + _STOP_S
-        for lane in self._lanes:
-            lane.join(end_s)
+        join(thread for lane in self._lanes for thread in lane.threads)
 
     def problems(self) -> list[str]:
         """Return the current problems."""
@@ -188,15 +162,16 @@ class Reports:
             for lane in self._lanes
             for resource in list(lane.scan.resources.values())
         ]
-        found = [*_failing(self.stored.informers), *_failing(watches)]
-        found += _failing(self.scan.admission.informers)
+        admission = self.scan.admission.informers
+        informers: list[Informer[Any]] = [*self.stored.informers, *watches, *admission]
+        found = watch_problems(informers)
         if self.scan.admission.left_out:
             found.append(
                 f"{self.scan.admission.left_out} admission policies above the limit of"
                 f" {REPORTS_POLICIES_BYTES_MAX} bytes are not reported"
             )
         if self._merges:
-            found += _failing([self.merging.results.informer])
+            found += watch_problems([self.merging.results.informer])
             found += self.merging.problems()
         found += undecoded_problem(self.scan.plan.undecoded)
         left_out = max(lane.scan.left_out for lane in self._lanes)
@@ -207,7 +182,7 @@ class Reports:
             )
         return found + [one.scan.problem for one in self._lanes if one.scan.problem]
 
-    def hold_gauges(self) -> None:
+    def report(self) -> None:
         """Set the gauges."""
         metrics = self._dependencies.metrics
         metrics.hold(REPORTS_WAITING, (), float(self.feed.pending))

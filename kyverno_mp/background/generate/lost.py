@@ -21,7 +21,7 @@ from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
     MUTATE,
@@ -52,7 +52,7 @@ server."""
 class LostTriggers:
     """Finds lost triggers; threads may share it."""
 
-    policies: StoredPolicies
+    policies: RulePolicies
     existing: Existing
     downstream: Downstream
     dependencies: BackgroundDependencies

@@ -27,7 +27,7 @@ from kyverno_mp.background.policies import (
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
     MUTATE,
@@ -59,7 +59,7 @@ class PolicyEvents:
     def __init__(
         self,
         dependencies: BackgroundDependencies,
-        policies: StoredPolicies,
+        policies: RulePolicies,
         existing: Existing,
         downstream: Downstream,
         register: Register,

@@ -14,7 +14,7 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
 from kyverno_mp.background.generating.existing import ExistingTriggers
-from kyverno_mp.background.generating.policies import GeneratingPolicies
+from kyverno_mp.background.generating.policies import generating_policies
 from kyverno_mp.background.generating.register import Register
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.generating.watches import Watches
@@ -23,14 +23,13 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.stored import is_absent
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.resource import Key
+from kyverno_mp.pool.term import watch_problems
 from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 
 _log = logging.getLogger(__name__)
-_FAILING: Final = 3
 _FOLLOW_AGAIN_S: Final = 30.0
 """Pause before kinds that the API server did not serve are looked up again."""
 
@@ -52,7 +51,7 @@ class GeneratingParts:
         settings = dependencies.settings
         self._dependencies = dependencies
         self._add_policy = add_policy
-        self.policies = GeneratingPolicies(dependencies.client, settings.exceptions_in)
+        self.policies = generating_policies(dependencies.client, settings.exceptions_in)
         self.register = Register(
             dependencies.client,
             settings.namespace,
@@ -81,7 +80,7 @@ class GeneratingParts:
             Evaluation(dependencies, self.policies, kinds),
             add_policy,
         )
-        for informer in self.policies.policies:
+        for informer in self.policies.stored.informers:
             informer.on_change(add_policy)
         self._adopted: set[str] = set()
         self._is_following = False
@@ -101,7 +100,7 @@ class GeneratingParts:
         """
         if not self._is_following or self._lacks_kinds():
             self._follow()
-        for informer in self.policies.policies:
+        for informer in self.policies.stored.informers:
             resource = informer.scope.resource
             if not informer.synced or resource.kind in self._adopted:
                 continue
@@ -116,12 +115,8 @@ class GeneratingParts:
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        found = [
-            f"watch of {informer.scope.resource.plural}: {informer.last_error}"
-            for informer in self.policies.informers
-            if informer.failures >= _FAILING and not is_absent(informer)
-        ]
-        return [*found, *self.watches.problems()]
+        served = (one for one in self.policies.informers if not one.is_absent)
+        return [*watch_problems(served), *self.watches.problems()]
 
     def _lacks_kinds(self) -> bool:
         """Return whether kinds that were not served are to be looked up again."""

@@ -21,6 +21,7 @@ from kyverno_mp.background.generating.sources import (
 from kyverno_mp.background.generating.wanted import Collector
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import request_of
+from kyverno_mp.background.policies import Version
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
@@ -66,8 +67,8 @@ class Evaluation:
         """
         found = self._evaluate(task, policy, trigger)
         if found is None and task.request is not None:
-            newer = self.policies.changed(policy)
-            if newer is not None:
+            newer = self.policies.reread(policy)
+            if newer is not None and _is_newer(newer.version, policy.version):
                 policy = newer
                 found = self._evaluate(task, policy, trigger)
         return None if found is None else Evaluated(policy, found)
@@ -170,6 +171,11 @@ class Evaluation:
             return None
         found = namespaces.namespace(name, deadline_ns)
         return None if found is None else {"spec": {}, "status": {}, **found}
+
+
+def _is_newer(version: Version, than: Version) -> bool:
+    """Return whether it is another version of the same policy."""
+    return version[0] == than[0] and version != than
 
 
 def _noted(port: ResourcePort | None, sources: Sources) -> ResourcePort | None:

@@ -14,7 +14,6 @@ KYVERNO: only policies with the label reports.kyverno.io/enabled: "true" are rep
 import hashlib
 import itertools
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -45,8 +44,6 @@ _PLURALS: Final = {
 }
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1beta1", "v1alpha1")}
 """The supported versions, newest first."""
-_REFUSED: Final = re.compile(r"HTTP 403\b")
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _DIGEST_BYTES: Final = 16
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 Served = Callable[[str, str], Resource | None]
@@ -146,18 +143,12 @@ class _Kind:
     @property
     def is_known(self) -> bool:
         """Whether policies and bindings were listed or are not served."""
-        return all(
-            informer.synced or _NOT_SERVED.search(informer.last_error)
-            for informer in self.informers
-        )
+        return all(one.synced or one.is_absent for one in self.informers)
 
     @property
     def is_refused(self) -> bool:
         """Whether the API server rejects the lists, perhaps permanently."""
-        return any(
-            not informer.synced and _REFUSED.search(informer.last_error)
-            for informer in self.informers
-        )
+        return any(informer.is_refused for informer in self.informers)
 
     def rules(self) -> list[ScannedRule]:
         """Return the policies to evaluate, with their bindings."""

@@ -8,7 +8,6 @@ Source: docs/pools.md 4.
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -95,14 +94,14 @@ class Lane:
         )
         works = [("scan", self._scan), ("retry", self._feed_retries)]
         works += [(str(number), self._dispatch) for number in range(threads)]
-        self._threads = [
+        self.threads = [
             threading.Thread(target=work, name=f"{name}-{part}", daemon=True)
             for part, work in works
         ]
 
     def start(self) -> None:
         """Start all threads."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def stop(self) -> None:
@@ -111,11 +110,6 @@ class Lane:
         self.feed.close()
         self.retries.shut_down(drain=False)
         self.scan.stop()
-
-    def join(self, end_s: float) -> None:
-        """Wait for the threads until ``end_s`` at most."""
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
 
     def failed(self, item: Item) -> None:
         """Feed an object again after a back-off."""
