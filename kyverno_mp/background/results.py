@@ -26,8 +26,8 @@ from kyverno_mp.program.reporting import GENERATE, MUTATE_EXISTING, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
-from kyverno_mp.reports.entries import Row, Subject, public_row_of
-from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.results.entries import Row, Subject, public_row_of
+from kyverno_mp.results.records import encode_results, encode_row
 from kyverno_mp.telemetry.families import ERRORS
 from kyverno_mp.values.jsonvalue import Json
 

@@ -28,7 +28,6 @@ from kyverno_mp.background.generate.changes import Changes
 from kyverno_mp.background.generate.generator import Generator
 from kyverno_mp.background.generate.lost import LostTriggers
 from kyverno_mp.background.generate.policy_events import PolicyEvents
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generating import events as generating_events
 from kyverno_mp.background.generating.assemble import GeneratingParts
 from kyverno_mp.background.mutate.cel_policies import StoredMutatingPolicies
@@ -44,8 +43,9 @@ from kyverno_mp.background.policies import (
     policy_key,
     policy_name,
 )
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.requests import Requests
-from kyverno_mp.background.runner import Runner
+from kyverno_mp.background.runner import Runner, kinds_of
 from kyverno_mp.background.stored import policies_with_rules
 from kyverno_mp.background.update_request import (
     COMPLETED,
@@ -90,7 +90,7 @@ class Background:
         downstream = Downstream(
             dependencies.client, kinds, dependencies.holds_lease, clock.monotonic_s
         )
-        self.register = Register(
+        self.register = RuleRegister(
             dependencies.client, dependencies.settings.namespace, downstream.guard
         )
         caches = Caches(self.policies.reread, triggers)
@@ -100,6 +100,15 @@ class Background:
             self._claim,
         )
         mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
+        mutating = MutatingRunner(
+            dependencies,
+            StoredMutatingPolicies(
+                dependencies.client, dependencies.settings.exceptions_in
+            ),
+            triggers,
+            Targets(dependencies, kinds),
+            downstream.guard,
+        )
         existing = Existing(dependencies, kinds)
         self.generating = GeneratingParts(
             dependencies,
@@ -114,22 +123,16 @@ class Background:
         self.requests = Requests(
             dependencies,
             Runner(
-                self.policies,
-                self.generator,
-                mutator,
-                MutatingRunner(
-                    dependencies,
-                    StoredMutatingPolicies(
-                        dependencies.client, dependencies.settings.exceptions_in
-                    ),
-                    triggers,
-                    Targets(dependencies, kinds),
-                    downstream.guard,
+                kinds_of(
+                    self.policies,
+                    self.generator,
+                    mutator,
+                    mutating,
+                    LostTriggers(self.policies, existing, downstream, dependencies),
+                    self.generating.generating,
+                    lost_generating=self.generating.events.lost,
                 ),
                 Changes(triggers, downstream),
-                LostTriggers(self.policies, existing, downstream, dependencies),
-                self.generating.generating,
-                self.generating.events.lost,
                 self._count_defect,
                 dependencies.author_reason,
             ),

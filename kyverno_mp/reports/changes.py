@@ -18,14 +18,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.reports.batches import NOTHING, Evaluated
-from kyverno_mp.reports.entries import (
-    ROW,
-    Place,
-    Row,
-    Subject,
-    place_of,
-    seconds_of,
-)
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
     TIME_UNKNOWN,
@@ -44,6 +36,14 @@ from kyverno_mp.reports.objects import (
     StoredReport,
     is_too_large,
     report_of,
+)
+from kyverno_mp.results.entries import (
+    ROW,
+    Place,
+    Row,
+    Subject,
+    place_of,
+    seconds_of,
 )
 
 _VERSION: Final = "/metadata/resourceVersion"

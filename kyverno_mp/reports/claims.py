@@ -31,7 +31,7 @@ from kyverno_mp.limits import (
     RESULTS_REFUSED_S,
     RESULTS_WATCHED_S_MAX,
 )
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.results.entries import Subject
 
 _log = logging.getLogger(__name__)
 UNCLAIMED: Final = "unclaimed"

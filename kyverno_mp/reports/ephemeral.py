@@ -30,8 +30,9 @@ from kyverno_mp.limits import (
     RESULTS_MERGED_AT_ONCE_MAX,
 )
 from kyverno_mp.reports.claims import Claim
-from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.results import (
+from kyverno_mp.reports.unmerged import Backlog, Report, UnmergedReports, report_of
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.newest import (
     ADMISSION,
     EPHEMERAL_REPORTS,
     SOURCE_LABEL,
@@ -39,7 +40,6 @@ from kyverno_mp.reports.results import (
     ResultKey,
     row_of_bytes,
 )
-from kyverno_mp.reports.unmerged import Backlog, Report, UnmergedReports, report_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S: Final = 5

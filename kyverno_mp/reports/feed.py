@@ -31,8 +31,8 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_MAX,
 )
 from kyverno_mp.queues.turns import Shares, Turns
-from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.flights import Flights, Reviewed
+from kyverno_mp.results.entries import Row, Subject
 
 Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.reports.entries import WORDS, Row
+from kyverno_mp.results.entries import WORDS, Row
 
 KEY_BYTES: Final = 8
 FINGERPRINT_BYTES: Final = 16

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from kyverno_mp.reports.entries import Row
+from kyverno_mp.results.entries import Row
 
 T = TypeVar("T")
 

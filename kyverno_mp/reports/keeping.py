@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import Row, seconds_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
@@ -19,6 +18,7 @@ from kyverno_mp.reports.fingerprints import (
     key_of,
 )
 from kyverno_mp.reports.plan import Plan
+from kyverno_mp.results.entries import Row, seconds_of
 
 
 def _always() -> bool:

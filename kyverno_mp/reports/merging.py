@@ -17,7 +17,6 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_LATE_S_MAX
 from kyverno_mp.reports.claims import Claims
-from kyverno_mp.reports.entries import Row, Subject, seconds_of
 from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.flights import Reviewed
@@ -26,6 +25,7 @@ from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Row, Subject, seconds_of
 from kyverno_mp.telemetry.families import (
     DEFECTS,
     REPORTED_BACKLOG,

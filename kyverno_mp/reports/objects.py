@@ -17,17 +17,17 @@ import msgspec
 
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
-from kyverno_mp.reports.entries import (
+from kyverno_mp.reports.fingerprints import (
+    ordered_fingerprints,
+    packed_times,
+    plain_row,
+)
+from kyverno_mp.results.entries import (
     Row,
     Subject,
     seconds_of,
     sorted_rows,
     summary_of,
-)
-from kyverno_mp.reports.fingerprints import (
-    ordered_fingerprints,
-    packed_times,
-    plain_row,
 )
 from kyverno_mp.values.jsonvalue import Json
 

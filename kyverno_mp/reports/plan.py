@@ -38,10 +38,10 @@ from kyverno_mp.reports.digests import (
     digest_of_policy,
     digest_of_rule,
 )
-from kyverno_mp.reports.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import Named, is_derived_rule, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
+from kyverno_mp.results.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.snapshot.cel_segments import (
     GeneratingSegment,
     ImageSegment,

@@ -30,7 +30,6 @@ from kyverno_mp.limits import (
     REPORTS_WRITERS,
 )
 from kyverno_mp.pool.term import join, run_term, watch_problems
-from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.feed import Feed, Pace
 from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.merging import Merging
@@ -43,6 +42,7 @@ from kyverno_mp.reports.scan.image_lane import ImageScan, shares_of
 from kyverno_mp.reports.scan.lane import Lane
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Row, Subject
 from kyverno_mp.snapshot.undecoded import undecoded_problem
 from kyverno_mp.telemetry.families import (
     REPORTS_IMAGES_WAITING,

@@ -22,7 +22,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import IDENTITY
-from kyverno_mp.reports.results import (
+from kyverno_mp.results.newest import (
     EPHEMERAL_REPORTS,
     Result,
     ResultKey,

@@ -34,7 +34,6 @@ from kyverno_mp.reports.changes import (
     places_with,
     with_reviewed,
 )
-from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     each_fingerprint,
@@ -55,6 +54,7 @@ from kyverno_mp.reports.objects import (
 )
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
+from kyverno_mp.results.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from typing import Final
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generate.sources import Sources
 from kyverno_mp.background.generate.writing import Claim, SourceChanged, Writer
 from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
@@ -42,15 +41,15 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     ExpressionFailed,
 )
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import BACKGROUND_LOCKS, BACKGROUND_RULE_S_MAX
+from kyverno_mp.limits import BACKGROUND_LOCKS
 from kyverno_mp.program import result
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.generation import evaluate_generations
 from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
 from kyverno_mp.program.generate.rule import ElementsFailed
@@ -71,7 +70,7 @@ class Generator:
     dependencies: BackgroundDependencies
     triggers: Triggers
     downstream: Downstream
-    register: Register
+    register: RuleRegister
     caches: Caches
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled, because
@@ -179,11 +178,7 @@ class Generator:
         self, policy: ReadyPolicy, rule: GenerateRule, request: Request
     ) -> tuple[Wanted | None, tuple[str, ...]]:
         """Return the generated objects, or None and the exceptions that apply."""
-        clock = self.dependencies.clock
-        engine = Engine(
-            self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
-        )
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        engine, deadline_ns = self.dependencies.engine()
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
         results = self.dependencies.results

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.moved import Moved
-from kyverno_mp.background.generate.register import Register, RuleKinds
 from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
@@ -27,6 +26,7 @@ from kyverno_mp.background.policies import (
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import RuleKinds, RuleRegister
 from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
@@ -62,7 +62,7 @@ class PolicyEvents:
         policies: RulePolicies,
         existing: Existing,
         downstream: Downstream,
-        register: Register,
+        register: RuleRegister,
         submit: Callable[[Task], bool],
     ) -> None:
         """``submit`` queues a task for its trigger."""

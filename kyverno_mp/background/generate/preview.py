@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.generator import Generator, place_of
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.content import bare, has_same_content, over
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.labels import (
@@ -28,6 +27,7 @@ from kyverno_mp.background.objects.labels import (
 )
 from kyverno_mp.background.objects.triggers import Triggers, is_ending
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import DependencyError, InputError, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of
@@ -139,7 +139,7 @@ class Previewer:
 
     generator: Generator
     existing: Existing
-    register: Register
+    register: RuleRegister
     planner: Planner
 
     @property

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.writes import Writes
 from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import (
@@ -49,7 +49,7 @@ class Writer:
 
     dependencies: BackgroundDependencies
     downstream: Downstream
-    register: Register
+    register: RuleRegister
     on_recorded: Callable[[Key], None]
     """Called with a policy of which a rule was recorded."""
     claim: Claim

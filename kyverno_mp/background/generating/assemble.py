@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.policies import generating_policies
-from kyverno_mp.background.generating.register import Register
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.generating.watches import Watches
 from kyverno_mp.background.objects.downstream import Downstream
@@ -23,6 +22,7 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.register import KindRegister
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.resource import Key
@@ -52,7 +52,7 @@ class GeneratingParts:
         self._dependencies = dependencies
         self._add_policy = add_policy
         self.policies = generating_policies(dependencies.client, settings.exceptions_in)
-        self.register = Register(
+        self.register = KindRegister(
             dependencies.client,
             settings.namespace,
             downstream.guard,
@@ -65,7 +65,7 @@ class GeneratingParts:
         self.events = GeneratingEvents(
             dependencies,
             self.policies,
-            ExistingTriggers(dependencies, kinds),
+            Existing(dependencies, kinds),
             downstream,
             self.register,
             submit=submit,

@@ -20,16 +20,14 @@ from kyverno_mp.background.generating.sources import (
 )
 from kyverno_mp.background.generating.wanted import Collector
 from kyverno_mp.background.objects.kinds import Kinds
-from kyverno_mp.background.objects.triggers import request_of
+from kyverno_mp.background.objects.triggers import request_of, review_resource
 from kyverno_mp.background.policies import Version
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.outside import ResourcePort
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import withheld
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
@@ -81,9 +79,8 @@ class Evaluation:
         if own.namespace and request.namespace != own.namespace:
             # SAFETY: a tenant's policy must never read objects of other namespaces.
             return None
-        data, clock = self.dependencies.cluster_data, self.dependencies.clock
-        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        data = self.dependencies.cluster_data
+        engine, deadline_ns = self.dependencies.engine()
         runtime = engine.open(request, deadline_ns).runtime
         runtime.begin_policy(policy.linked, is_tenant=bool(own.namespace))
         sources = Sources()
@@ -145,16 +142,7 @@ class Evaluation:
             request.operation = policy.operation_of(request.operation)
         if request.review_request is None:
             resource = self.kinds.of_kind(task.trigger.api_version, task.trigger.kind)
-            place = (
-                {}
-                if resource is None
-                else {
-                    "group": resource.group,
-                    "version": resource.version,
-                    "resource": resource.plural,
-                }
-            )
-            request.review_request = {"resource": place}
+            request.review_request = {"resource": review_resource(resource)}
         else:
             request.review_request["operation"] = request.operation
             request.namespace = str(task.admission.get("namespace") or "")

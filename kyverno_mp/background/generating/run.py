@@ -27,7 +27,6 @@ from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
 from kyverno_mp.background.objects.deletion import Deleter, Owned
 from kyverno_mp.background.objects.downstream import (
@@ -54,6 +53,7 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import Entry, GeneratedKind
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -83,7 +83,7 @@ class Writer(Deleter, Protocol):
 
 
 class Record(Protocol):
-    """The record of generated kinds: Register, or a copy of it."""
+    """The record of generated kinds: KindRegister, or a copy of it."""
 
     def of(self, policy: str) -> Entry:
         """Return the record of a policy."""

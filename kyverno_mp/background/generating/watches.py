@@ -19,9 +19,9 @@ import msgspec
 
 from kyverno_mp.background.generating.labels import GENERATED_TEXT, owner_of
 from kyverno_mp.background.generating.quota import Place, chosen
-from kyverno_mp.background.generating.register import GeneratedKind
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.register import GeneratedKind
 from kyverno_mp.background.update_request import CEL_GENERATE, Task
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource

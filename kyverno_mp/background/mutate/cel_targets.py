@@ -18,7 +18,7 @@ import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.objects.kinds import Kinds
-from kyverno_mp.background.objects.triggers import is_ending
+from kyverno_mp.background.objects.triggers import is_ending, review_resource
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
 from kyverno_mp.ir.admission_policy import ConstraintsIR
@@ -189,11 +189,6 @@ class Targets:
         raw: Json,
     ) -> bool:
         namespace, name = key_of(raw)
-        asked = {
-            "group": resource.group,
-            "version": resource.version,
-            "resource": resource.plural,
-        }
         request = Request(
             operation="",
             group=resource.group,
@@ -204,7 +199,7 @@ class Targets:
             namespace=namespace,
             object=raw,
             namespace_labels=self._labels(resource, namespace, raw),
-            review_request={"resource": asked},
+            review_request={"resource": review_resource(resource)},
         )
         return matches(constraints, request)
 

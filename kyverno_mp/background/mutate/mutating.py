@@ -34,14 +34,11 @@ from kyverno_mp.errors import (
     KubeConflict,
     KubeNotFound,
 )
-from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, PolicyMessages
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, names_only, withheld
@@ -266,21 +263,14 @@ class MutatingRunner:
         return _Evaluated(request, answer.result, changed)
 
     def _facts(self, request: Request) -> Facts:
+        engine, deadline_ns = self.dependencies.engine()
         return Facts(
             request,
-            self._runtime(request),
+            engine.open(request, deadline_ns).runtime,
             self.dependencies.cluster_data.cel,
             is_review=True,
             faults=[],
         )
-
-    def _runtime(self, request: Request) -> Runtime:
-        clock = self.dependencies.clock
-        engine = Engine(
-            self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
-        )
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
-        return engine.open(request, deadline_ns).runtime
 
     def _report(self, policy: ReadyMutatingPolicy, done: _Evaluated) -> None:
         """Record the Events of a target and its row in the report."""

@@ -31,9 +31,7 @@ from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import ports, result
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.mutation import begin, mutate_policy
 from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
@@ -207,9 +205,7 @@ class Mutator:
         request: Request,
         data: ClusterData,
     ) -> list[RuleResult]:
-        clock = self.dependencies.clock
-        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        engine, deadline_ns = self.dependencies.engine(data)
         if not request.object:
             # KYVERNO: the deleted object takes the place of the new one
             # (docs/behaviour/controllers 5.4 step 1).

@@ -236,6 +236,17 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
     )
 
 
+def review_resource(resource: Resource | None) -> dict[str, str]:
+    """Return ``resource`` of an admission request; {} if the kind is not served."""
+    if resource is None:
+        return {}
+    return {
+        "group": resource.group,
+        "version": resource.version,
+        "resource": resource.plural,
+    }
+
+
 def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
     """Return why a rule for deletions has to wait; None if the trigger is gone.
 

@@ -29,7 +29,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX, EPHEMERAL_REPORT_PAIRS
-from kyverno_mp.reports.results import (
+from kyverno_mp.results.newest import (
     EPHEMERAL_REPORTS,
     Results,
     document_of,

@@ -28,8 +28,8 @@ from kyverno_mp.limits import (
     RESULTS_AT_ONCE_MAX,
 )
 from kyverno_mp.queues.journal import JournalReader, Record
-from kyverno_mp.reports.records import decode_results
-from kyverno_mp.reports.results import Results
+from kyverno_mp.results.newest import Results
+from kyverno_mp.results.records import decode_results
 from kyverno_mp.telemetry.families import REPORTED, REPORTED_AGE, REPORTED_WAITING
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally

@@ -36,9 +36,9 @@ from kyverno_mp.program.ports import KindScopes, ObjectQuery, Objects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
 

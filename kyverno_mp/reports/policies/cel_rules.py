@@ -40,7 +40,6 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
@@ -50,6 +49,7 @@ from kyverno_mp.reports.plan import (
     scanned_policy,
 )
 from kyverno_mp.reports.policies.admission_rules import creation_of
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.snapshot.cel_segments import ValidatingSegment
 from kyverno_mp.values.jsonvalue import Json
 

@@ -21,7 +21,6 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import names_any
-from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import is_derived_rule
 from kyverno_mp.reports.plan import (
@@ -35,6 +34,7 @@ from kyverno_mp.reports.plan import (
     signature_of,
 )
 from kyverno_mp.reports.unscanned import is_disabled
+from kyverno_mp.results.entries import KYVERNO
 from kyverno_mp.snapshot.cel_segments import ImageSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY

@@ -25,7 +25,6 @@ from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
-from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
@@ -39,6 +38,7 @@ from kyverno_mp.reports.scan.handover import Handover
 from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Subject
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import DEFECTS
 from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY

@@ -27,11 +27,11 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import ROW, Row, Subject
 from kyverno_mp.reports.feed import Item
 from kyverno_mp.reports.fingerprints import KEY_BYTES, each_fingerprint, result_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.writer import Applied
+from kyverno_mp.results.entries import ROW, Row, Subject
 from kyverno_mp.telemetry.families import REPORTS_EVENTS_DROPPED
 
 CONTROLLER: Final = "kyverno-scan"

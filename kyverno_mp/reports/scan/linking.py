@@ -22,11 +22,11 @@ from kyverno_mp.program.images.verification import link_image_rules
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import names
 from kyverno_mp.reports.plan import is_scanned
 from kyverno_mp.reports.policies.images import is_scanned_rule
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)

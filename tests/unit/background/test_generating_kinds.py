@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.quota import chosen
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.kinds import Kinds
@@ -266,7 +266,7 @@ def test_task_dropped_during_a_sync_is_not_lost(api: FakeApi) -> None:
         events = GeneratingEvents(
             one.dependencies,
             parts.policies,
-            ExistingTriggers(one.dependencies, kinds),
+            Existing(one.dependencies, kinds),
             Downstream(api.client(), kinds, lambda: True, one.time),
             parts.register,
             submit=submit,

@@ -1,6 +1,6 @@
 """Define the rows of reports: one result of one rule for one subject.
 
-Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
+Room: results. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
 Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the reports
 of the cluster contain them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.

@@ -1,6 +1,6 @@
 """Keep the newest results by subject and rule, and encode them in EphemeralReports.
 
-Room: reports. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
+Room: results. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
 Results, results_of, document_of. Next: leader/results/writer.py writes such reports,
 reports/ephemeral.py reads them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.2, 6.6; docs/pools.md 4.
@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp, summary_of
+from kyverno_mp.results.entries import ROW, Row, Subject, Timestamp, summary_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.records import RecordType
 
