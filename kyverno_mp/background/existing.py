@@ -159,8 +159,8 @@ class Existing:
 
     def _resources_of_rule(self, rule: RuleIR) -> list[Resource]:
         chosen: dict[tuple[str, str], Resource] = {}
-        for one in rule.match.filters:
-            for kind in one.kinds:
+        for filter_ir in rule.match.filters:
+            for kind in filter_ir.kinds:
                 if kind.kind == "*" or kind.subresource:
                     # KYVERNO: objects of such kinds cannot be listed.
                     continue
@@ -203,12 +203,12 @@ def written_ns(raw: Json) -> int:
         managed_field.get("time")
         for managed_field in metadata.get("managedFields") or ()
     ]
-    return max((_ns(one) for one in times if one), default=_ns(""))
+    return max((_ns(time) for time in times if time), default=_ns(""))
 
 
-def _ns(text: str) -> int:
+def _ns(time: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(time)
     except ValueError:
         moment = datetime.max.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 10**9 if moment.tzinfo else 0

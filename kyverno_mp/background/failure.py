@@ -84,8 +84,8 @@ def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> boo
         kinds = mutate.target_kinds if mutate else []
     else:
         generate = policy.generates.get(task.rule) if policy else None
-        found = generate.downstream_kinds() if generate else []
-        kinds = None if found is None else [kind for _, kind in found]
+        written = generate.downstream_kinds() if generate else []
+        kinds = None if written is None else [kind for _, kind in written]
         if not isinstance(error, DependencyError):
             # A generate rule reads its trigger, but not the content of a clone source.
             return False

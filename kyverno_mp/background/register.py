@@ -1,9 +1,9 @@
 """Record what the policies of the pool have generated, in a ConfigMap.
 
 Room: background. Takes: the rules of a policy; the objects of a GeneratingPolicy before
-they are written. Gives: RuleRegister, KindRegister. Next: background/generate/
-policy_events.py, background/generating/run.py, background/generating/watches.py. May
-touch: the API server through kube/apply.py.
+they are written. Gives: RuleRegister, KindRegister. Next:
+background/generate/policy_events.py, background/generating/run.py,
+background/generating/watches.py. May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 5.5 (delete rule/policy); docs/behaviour/cel 12d
 (generating); docs/background.md (what happens to a generated object).
 

@@ -168,8 +168,8 @@ class Runner:
         key = policy_key(task.policy)
         reason = self.author_reason(resource, key) if key[0] else ""
         if reason:
-            where = Where(policy=task.policy, rule=task.rule)
-            raise PolicyInvalid("background.author_rights", reason, where)
+            location = Where(policy=task.policy, rule=task.rule)
+            raise PolicyInvalid("background.author_rights", reason, location)
 
     def _defect(
         self, task: Task, policy: ReadyPolicy | ReadyGenerating | None

@@ -265,7 +265,7 @@ class Background:
 
 def _kept(raw: msgspec.Raw) -> StoredRequest | None:
     """Return the request if this pool processes or removes it, otherwise None."""
-    found = read_request(raw)
-    if not found.is_ours or found.metadata.deletion_timestamp:
+    request = read_request(raw)
+    if not request.is_ours or request.metadata.deletion_timestamp:
         return None
-    return found if found.waits or found.status.state == COMPLETED else None
+    return request if request.waits or request.status.state == COMPLETED else None

@@ -60,7 +60,7 @@ class LinkedPolicies(Generic[LinkedT]):
         stored: StoredPolicies[StoredPolicy],
         exceptions: Informer[bytes] | None,
         link: Link[LinkedT],
-        applies: Callable[[StoredPolicy, Key, bytes], bool] = lambda *_of: True,
+        applies: Callable[[StoredPolicy, Key, bytes], bool] = lambda *_context: True,
     ) -> None:
         """``exceptions``: their informer; None if they are disabled.
 

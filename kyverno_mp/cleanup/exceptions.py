@@ -72,12 +72,12 @@ class Exceptions:
 
         Raises: KubeUnavailable; DocumentInvalid, if one cannot be read.
         """
-        found = []
-        for text in self._of(stored)[1]:
-            one = decode_validating_policy(msgspec.json.decode(text))
-            assert isinstance(one, CelPolicyException)
-            found.append(one)
-        return found
+        exceptions = []
+        for raw in self._of(stored)[1]:
+            exception = decode_validating_policy(msgspec.json.decode(raw))
+            assert isinstance(exception, CelPolicyException)
+            exceptions.append(exception)
+        return exceptions
 
     def _of(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         if not self._namespace:
@@ -85,13 +85,13 @@ class Exceptions:
         self._check_known()
         key = (stored.kind, stored.namespace, stored.name)
         with self._lock:
-            known, changes = self._found.get(key), self._changes
-        if known is None:
-            known = self._read(stored)
+            entry, changes = self._found.get(key), self._changes
+        if entry is None:
+            entry = self._read(stored)
             with self._lock:
                 if changes == self._changes:
-                    self._found[key] = known
-        return known
+                    self._found[key] = entry
+        return entry
 
     def _check_known(self) -> None:
         informer = self.informer
@@ -113,14 +113,14 @@ class Exceptions:
 
     def _read(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         only = namespace_of_exceptions(self._namespace, stored.namespace)
-        texts = [
-            text
-            for (namespace, _), text in sorted(self.informer.snapshot().items())
+        documents = [
+            raw
+            for (namespace, _), raw in sorted(self.informer.snapshot().items())
             if only in ("", namespace)
-            and names_policy(msgspec.json.decode(text), stored.kind, stored.name)
+            and names_policy(msgspec.json.decode(raw), stored.kind, stored.name)
         ]
-        digest = hashlib.blake2b(b"\0".join(texts), digest_size=16).digest()
-        return (digest if texts else b""), texts
+        digest = hashlib.blake2b(b"\0".join(documents), digest_size=16).digest()
+        return (digest if documents else b""), documents
 
     def _forget(self, _key: object) -> None:
         with self._lock:

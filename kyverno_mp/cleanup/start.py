@@ -86,10 +86,10 @@ class Cleanup:
             DELETING: self.deleting.informers,
         }
         self._controllers = {
-            one.name: CleanupController(
-                dependencies, one, runner, places, self._stopping.is_set
+            family.name: CleanupController(
+                dependencies, family, runner, places, self._stopping.is_set
             )
-            for one in self._made_families(dependencies.settings)
+            for family in self._made_families(dependencies.settings)
         }
         self.controllers = Controllers(
             self.queue,
@@ -150,9 +150,9 @@ class Cleanup:
                 " do not run"
             )
         refused = [
-            text
+            problem
             for controller in self._controllers.values()
-            for text in controller.problems()
+            for problem in controller.problems()
         ]
         return [*failing, *refused[:CLEANUP_SHOWN_MAX], *self.ttl.problems()]
 

@@ -40,8 +40,8 @@ class StoredPolicies(Generic[PolicyT]):
         self._read = read
         self._find = find or Objects(client).find
         self.informers = [
-            Informer(client, WatchScope(resource=one), partial(read, one))
-            for one in resources
+            Informer(client, WatchScope(resource=resource), partial(read, resource))
+            for resource in resources
         ]
 
     @property

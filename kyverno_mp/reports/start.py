@@ -164,23 +164,25 @@ class Reports:
         ]
         admission = self.scan.admission.informers
         informers: list[Informer[Any]] = [*self.stored.informers, *watches, *admission]
-        found = watch_problems(informers)
+        problems = watch_problems(informers)
         if self.scan.admission.left_out:
-            found.append(
+            problems.append(
                 f"{self.scan.admission.left_out} admission policies above the limit of"
                 f" {REPORTS_POLICIES_BYTES_MAX} bytes are not reported"
             )
         if self._merges:
-            found += watch_problems([self.merging.results.informer])
-            found += self.merging.problems()
-        found += undecoded_problem(self.scan.plan.undecoded)
+            problems += watch_problems([self.merging.results.informer])
+            problems += self.merging.problems()
+        problems += undecoded_problem(self.scan.plan.undecoded)
         left_out = max(lane.scan.left_out for lane in self._lanes)
         if left_out:
-            found.append(
+            problems.append(
                 f"{left_out} kinds above the limit of {REPORTS_WATCHES_MAX}"
                 " are not scanned"
             )
-        return found + [one.scan.problem for one in self._lanes if one.scan.problem]
+        return problems + [
+            lane.scan.problem for lane in self._lanes if lane.scan.problem
+        ]
 
     def report(self) -> None:
         """Set the gauges."""
@@ -204,21 +206,21 @@ class Reports:
         Raises: KeyError if the resource is not watched, or its watch fails.
         """
         watch = self.scan.resources[resource.group, resource.plural].watch
-        known = watch.get(key)
-        if known is None and (not watch.informer.synced or watch.informer.failures):
+        entry = watch.get(key)
+        if entry is None and (not watch.informer.synced or watch.informer.failures):
             raise KeyError(resource.plural)
-        return None if known is None else known.uid
+        return None if entry is None else entry.uid
 
     def attach(
         self, resource: Resource, subject: Subject, rows: list[Row]
     ) -> Reviewed | None:
         """Let the pending scan of an object write its rows, too; None = no scan."""
-        one = self.scan.resources.get((resource.group, resource.plural))
-        if one is None or not self.writer.stores:
+        scanned = self.scan.resources.get((resource.group, resource.plural))
+        if scanned is None or not self.writer.stores:
             return None
-        self.feed.expect_reviews(one.watch)
+        self.feed.expect_reviews(scanned.watch)
         key = subject.namespace, subject.name
-        return self.feed.attach(one.watch, key, subject.uid, rows)
+        return self.feed.attach(scanned.watch, key, subject.uid, rows)
 
     def _guard(self) -> None:
         if self._stopping.is_set() or not self._dependencies.holds_lease():

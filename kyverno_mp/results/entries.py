@@ -158,8 +158,8 @@ def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
     """
     if not hides_values(kind):
         return row_of(policy, rule)
-    known = rule.properties if policy.kind in _BOUND else {}
-    row = row_of(policy, replace(rule, properties=known))
+    properties = rule.properties if policy.kind in _BOUND else {}
+    row = row_of(policy, replace(rule, properties=properties))
     return msgspec.structs.replace(row, message="")
 
 

@@ -50,8 +50,12 @@ def encode_results(at_ns: int, subject: Subject, rows: Sequence[msgspec.Raw]) ->
 def decode_results(record: bytes) -> tuple[int, Subject, list[Row]]:
     """Return time, subject and rows. Raises: StateError if it is not a record."""
     try:
-        found = _RECORD.decode(record)
-        return found.at_ns, found.subject, [_ROW.decode(row) for row in found.rows]
+        result_record = _RECORD.decode(record)
+        return (
+            result_record.at_ns,
+            result_record.subject,
+            [_ROW.decode(row) for row in result_record.rows],
+        )
     except UNDECODABLE as error:
         raise StateError("reports.record", f"not a record: {error}") from error
 
@@ -70,5 +74,5 @@ def reporting_of(settings: Settings) -> Reporting | None:
     )
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(one.strip() for one in text.split(",") if one.strip())
+def _words(words: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in words.split(",") if word.strip())

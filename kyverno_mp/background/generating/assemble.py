@@ -115,7 +115,9 @@ class GeneratingParts:
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        served = (one for one in self.policies.informers if not one.is_absent)
+        served = (
+            informer for informer in self.policies.informers if not informer.is_absent
+        )
         return [*watch_problems(served), *self.watches.problems()]
 
     def _lacks_kinds(self) -> bool:
@@ -150,12 +152,14 @@ class GeneratingParts:
         for policy in self._reported.keys() - unwatched.keys():
             del self._reported[policy]
         for policy, kinds in unwatched.items():
-            text = ", ".join(f"{kind} ({reason})" for kind, reason in kinds.items())
+            description = ", ".join(
+                f"{kind} ({reason})" for kind, reason in kinds.items()
+            )
             reported, at_s = self._reported.get(policy, ("", 0.0))
             stored = self.policies.get(policy)
-            if stored is not None and (reported != text or at_s < again_s):
-                self._reported[policy] = text, now_s
-                PolicyRecorder(stored, events, metrics).unwatched(text)
+            if stored is not None and (reported != description or at_s < again_s):
+                self._reported[policy] = description, now_s
+                PolicyRecorder(stored, events, metrics).unwatched(description)
 
     def _sync_again(self, policy: str) -> None:
         """Sync a policy, e.g. after the queue rejected one of its tasks."""

@@ -18,13 +18,13 @@ from typing import Final, TypeAlias
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out
-from kyverno_mp.background.generating.labels import owner_of, policy_selector
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
 from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import owner_of, policy_selector
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Entry, GeneratedKind, KindRegister
@@ -131,11 +131,11 @@ class GeneratingEvents:
         """
         name = request.spec.policy
         refusals = Refusals()
-        for known in [name] if name else self._policies.names():
+        for policy in [name] if name else self._policies.names():
             try:
-                ready = self._policies.newest(known)
+                ready = self._policies.newest(policy)
             except InputError as error:
-                _log.warning(error.message, extra=fields(policy=known))
+                _log.warning(error.message, extra=fields(policy=policy))
                 continue
             if ready is None:
                 continue
@@ -227,7 +227,7 @@ class GeneratingEvents:
         ``forgets``: remove kinds from the record that have no objects and never had
         any.
         """
-        found: dict[str, Trigger] = {}
+        triggers: dict[str, Trigger] = {}
         written: set[str] = set()
         selector = policy_selector(ready.name)
         empty: list[GeneratedKind] = []
@@ -237,19 +237,19 @@ class GeneratingEvents:
                     self._downstream.find(selector, [kind[:2]], ready.stored.key[0])
                 )
                 empty += [kind] * (not listed)
-                for one in listed:
-                    owner = owner_of(one.labels)
+                for generated in listed:
+                    owner = owner_of(generated.labels)
                     if owner is not None:
                         key = owner[1].key
-                        found[key] = owner[1]
-                        claims.setdefault(key, set()).add(one.place)
-                        if self._downstream.is_written(one):
+                        triggers[key] = owner[1]
+                        claims.setdefault(key, set()).add(generated.place)
+                        if self._downstream.is_written(generated):
                             written.add(key)
         if forgets:
             self._register.forget(ready.name, empty)
         for key in written:
             del claims[key]
-        return found
+        return triggers
 
 
 def _tasks(

@@ -124,10 +124,14 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
             return _UPDATE
         return _CREATE
 
-    def operation_of(self, asked: str) -> str:
-        """Return the operation to evaluate: ``asked`` if the rules list it."""
+    def operation_of(self, operation: str) -> str:
+        """Return the operation to evaluate: ``operation`` if the rules list it."""
         listed = self.operations
-        return asked if asked in listed or _ANY in listed else self.assumed_operation
+        return (
+            operation
+            if operation in listed or _ANY in listed
+            else self.assumed_operation
+        )
 
 
 GeneratingPolicies = LinkedPolicies[ReadyGenerating]
@@ -196,38 +200,40 @@ def _linked(
 
     Raises: PolicyInvalid with the reason.
     """
-    where = Where(policy=stored.name)
+    location = Where(policy=stored.name)
     raw = _typed(stored.raw, stored.kind)
     try:
         with bounded(CompileBudget()):
             policy = decode_cel_policy(raw)
             assert isinstance(policy, GeneratingPolicy)
-            _check(policy, where)
+            _check(policy, location)
             # Which exceptions fit the budget depends on their order.
-            given = sorted(map(_exception, exceptions), key=lambda one: one.key)
+            documents = sorted(
+                map(_exception, exceptions), key=lambda exception: exception.key
+            )
             ir, _ = compile_generating_with(
-                policy, given, EXCEPTION_NAMES_OF_GENERATING
+                policy, documents, EXCEPTION_NAMES_OF_GENERATING
             )
     except DocumentInvalid as error:
-        text = "; ".join(map(str, error.problems))
-        raise PolicyInvalid("background.policy", text, where) from error
+        reason = "; ".join(map(str, error.problems))
+        raise PolicyInvalid("background.policy", reason, location) from error
     dropped = exceptions_over_budget(ir.exceptions, stored.name)
-    kept = tuple(
+    affordable = tuple(
         exception for exception in ir.exceptions if exception.key not in dropped
     )
-    return LinkedGeneratingPolicy(msgspec.structs.replace(ir, exceptions=kept))
+    return LinkedGeneratingPolicy(msgspec.structs.replace(ir, exceptions=affordable))
 
 
-def _check(policy: GeneratingPolicy, where: Where) -> None:
+def _check(policy: GeneratingPolicy, location: Where) -> None:
     problems = list(review(policy))
     if problems:
-        raise DocumentInvalid(problems, where)
+        raise DocumentInvalid(problems, location)
 
 
 def _exception(raw: bytes) -> CelPolicyException:
-    found = decode_validating_policy(_typed(raw, CEL_EXCEPTIONS.kind))
-    assert isinstance(found, CelPolicyException)
-    return found
+    exception = decode_validating_policy(_typed(raw, CEL_EXCEPTIONS.kind))
+    assert isinstance(exception, CelPolicyException)
+    return exception
 
 
 def _typed(raw: bytes, kind: str) -> dict[str, Json]:

@@ -43,11 +43,11 @@ class _Notes:
     """Notes the writes of the runner without making them; a Writer and a Record."""
 
     def __init__(
-        self, planner: Planner, register: KindRegister, found: Preview
+        self, planner: Planner, register: KindRegister, preview: Preview
     ) -> None:
         self._planner = planner
         self._register = register
-        self._found = found
+        self._found = preview
         self._added: list[GeneratedKind] = []
         self.cause = Cause("", None)
         """The cause of the next writes."""
@@ -86,8 +86,8 @@ class _Notes:
         self._found.planned.append(planned)
         return Done(CREATED if planned.action == CREATE else UPDATED)
 
-    def delete(self, found: Found, _selector: Selector) -> bool:
-        self._found.planned.append(self._planner.delete(self.cause, found))
+    def delete(self, generated: Found, _selector: Selector) -> bool:
+        self._found.planned.append(self._planner.delete(self.cause, generated))
         return True
 
     def of(self, policy: str) -> Entry:
@@ -131,8 +131,8 @@ class GeneratingPreviewer:
         """Return the planned changes of a policy. Raises: DependencyError."""
         name = policy.ir.policy.name
         later = [] if policy.ir.generates_existing else [name]
-        found = Preview(policy.stored, later=later)
-        notes = _Notes(self.planner, self.register, found)
+        preview = Preview(policy.stored, later=later)
+        notes = _Notes(self.planner, self.register, preview)
         generating = Generating(
             *(self.dependencies, self.policies, self.triggers, notes, notes),
             Evaluation(self.dependencies, self.policies, self.kinds),
@@ -144,10 +144,10 @@ class GeneratingPreviewer:
             try:
                 generating.run(task, policy)
             except (InputError, DependencyError) as error:
-                text = f"{name}, {task.trigger.shown}: {error.message}"
-                found.problems.append(text)
-        found.problems += refusals.texts
-        return found
+                problem = f"{name}, {task.trigger.shown}: {error.message}"
+                preview.problems.append(problem)
+        preview.problems += refusals.texts
+        return preview
 
     def _tasks(self, policy: ReadyGenerating, refusals: Refusals) -> list[Task]:
         events = GeneratingEvents(

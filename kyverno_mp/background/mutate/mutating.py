@@ -66,10 +66,10 @@ class _Problems:
     texts: list[str] = field(default_factory=list)
     hides: bool = False
 
-    def add(self, target: Target, text: str, *, hides: bool) -> None:
+    def add(self, target: Target, reason: str, *, hides: bool) -> None:
         """Record why a target could not be changed."""
         self.hides = self.hides or hides
-        self.texts.append(f"{target.shown}: {text}")
+        self.texts.append(f"{target.shown}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class MutatingRunner:
             self._mutate(policy, request, target, problems)
         if problems.texts:
             code = "background.mutate"
-            text = "; ".join(problems.texts)
-            raise ExpressionFailed(code, withheld(code) if problems.hides else text)
+            reason = "; ".join(problems.texts)
+            raise ExpressionFailed(code, withheld(code) if problems.hides else reason)
         return APPLIED
 
     def lost_tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
@@ -117,10 +117,10 @@ class MutatingRunner:
         if policy is None or not policy.ir.mutates_existing:
             return
         since_ns -= CLOCK_SKEW_NS
-        found = self.targets.triggers(
+        triggers = self.targets.triggers(
             policy.ir, lambda raw: written_ns(raw) >= since_ns
         )
-        for trigger in found:
+        for trigger in triggers:
             yield Task(CEL_MUTATE, request.spec.policy, "", trigger, request=request)
 
     def failure_of(self, task: Task, error: Error) -> Failure:
@@ -160,9 +160,9 @@ class MutatingRunner:
         """Return the targets. Raises: ExpressionFailed, DependencyError."""
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
-        found = policy.linked.targets(facts)
-        if found is not None:
-            return list(self.targets.of_objects(policy.ir, found))
+        selected = policy.linked.targets(facts)
+        if selected is not None:
+            return list(self.targets.of_objects(policy.ir, selected))
         return self.targets.of_constraints(policy.ir)
 
     def _mutate(
@@ -231,20 +231,20 @@ class MutatingRunner:
         """
         before = raw.get("metadata") or {}
         metadata = changed.get("metadata")
-        given = metadata if type(metadata) is dict else {}
+        labelled = metadata if type(metadata) is dict else {}
         moved = {
             name: before[name]
             for name in ("name", "namespace", "uid", "resourceVersion")
             if name in before
         }
-        wanted = {
+        replacement = {
             **changed,
             "apiVersion": raw["apiVersion"],
             "kind": raw["kind"],
-            "metadata": {**given, **moved},
+            "metadata": {**labelled, **moved},
         }
         try:
-            objects.replace(target.resource, wanted, target.subresource)
+            objects.replace(target.resource, replacement, target.subresource)
         except KubeNotFound:
             return False
         self.dependencies.metrics.count(BACKGROUND_WRITES, ("mutated",))

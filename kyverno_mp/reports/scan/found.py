@@ -83,7 +83,7 @@ class FoundRows:
         """Return all results."""
         rows = sorted(self._rows)
         return Evaluated(
-            b"".join(one for _, _, one in rows),
+            b"".join(fingerprint for _, _, fingerprint in rows),
             tuple(plain for _, plain, _ in rows),
             self._problem,
             tuple(self._exceptions),
