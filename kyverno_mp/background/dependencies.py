@@ -12,8 +12,11 @@ from typing import Protocol
 from kyverno_mp.background.results import RuleResults
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.policy.configuration import UPDATE_REQUEST_THRESHOLD
 from kyverno_mp.pool.sinks import EventSink, Metrics
+from kyverno_mp.program.engine import Clock as EngineClock
+from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
@@ -50,3 +53,12 @@ class BackgroundDependencies:
     author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
     """Returns the right that a policy uses and its author lacks, or ""."""
     clock: Clock = field(default_factory=Clock)
+
+    def engine(self, data: ClusterData | None = None) -> tuple[Engine, int]:
+        """Return an engine, and the deadline in ns of a rule that it evaluates now.
+
+        ``data``: instead of ``cluster_data``.
+        """
+        clock = EngineClock(self.clock.now, self.clock.monotonic_ns)
+        engine = Engine(data or self.cluster_data, clock)
+        return engine, engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9

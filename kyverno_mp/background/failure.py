@@ -11,9 +11,9 @@ quote the written object, and other webhooks may add their own text.
 
 from typing import Final, NamedTuple
 
+from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.policies import ReadyPolicy, StoredPolicy
 from kyverno_mp.background.update_request import (
-    CEL_GENERATE,
     MUTATE,
     StoredRequest,
     Task,
@@ -43,14 +43,14 @@ def failure_of(task: Task, policy: ReadyPolicy | None, error: Error) -> Failure:
 
 
 def failure_of_generating(
-    task: Task, policy: StoredPolicy | None, error: Error
+    task: Task, ready: ReadyGenerating | None, error: Error
 ) -> Failure:
     """Return why a task of a GeneratingPolicy failed.
 
     Its expressions may read any object, and the objects that they write are not known
     in advance.
     """
-    assert task.type == CEL_GENERATE
+    policy = None if ready is None else ready.stored
     reads_secrets = policy is None or b"secrets" in policy.raw
     hides = hides_values(task.trigger.kind) or reads_secrets or _KIND in error.message
     is_hidden = hides and not names_only(error)
@@ -84,8 +84,8 @@ def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> boo
         kinds = mutate.target_kinds if mutate else []
     else:
         generate = policy.generates.get(task.rule) if policy else None
-        found = generate.downstream_kinds() if generate else []
-        kinds = None if found is None else [kind for _, kind in found]
+        written = generate.downstream_kinds() if generate else []
+        kinds = None if written is None else [kind for _, kind in written]
         if not isinstance(error, DependencyError):
             # A generate rule reads its trigger, but not the content of a clone source.
             return False

@@ -8,7 +8,6 @@ memory.
 Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
 """
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -165,12 +164,14 @@ class GenerateRule(msgspec.Struct, frozen=True):
     @property
     def deletes_on_delete(self) -> bool:
         """Whether the rule lists DELETE, so that deletions generate objects."""
-        return any("DELETE" in one.operations for one in self.ir.match.filters)
+        return any(
+            "DELETE" in filter_ir.operations for filter_ir in self.ir.match.filters
+        )
 
     @property
     def targets(self) -> frozenset[bytes]:
         """Return the identities of the generated objects, without their content."""
-        shown = (
+        identities = (
             (
                 getattr(pattern, "list", ""),
                 *(pattern.api_version, pattern.kind, pattern.namespace, pattern.name),
@@ -178,23 +179,29 @@ class GenerateRule(msgspec.Struct, frozen=True):
             )
             for pattern in self._patterns
         )
-        return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
+        return frozenset(
+            msgspec.json.encode(identity, order="sorted") for identity in identities
+        )
 
     @property
     def source_namespaces(self) -> frozenset[str] | None:
         """Return the namespaces of the sources; None if not known yet."""
-        found = {
+        namespaces = {
             pattern.clone_list.namespace
             if pattern.clone_list.kinds
             else pattern.clone.namespace
             for pattern in self._patterns
             if pattern.clone_list.kinds or pattern.clone.name
         }
-        return None if any("{{" in one for one in found) else frozenset(found)
+        return (
+            None
+            if any("{{" in namespace for namespace in namespaces)
+            else frozenset(namespaces)
+        )
 
     def downstream_kinds(self) -> list[tuple[str, str]] | None:
         """Return (apiVersion, kind) of the generated objects; None if not known yet."""
-        found: dict[tuple[str, str], None] = {}
+        found_kinds: dict[tuple[str, str], None] = {}
         for pattern in self._patterns:
             kinds = [(pattern.api_version, pattern.kind)]
             if pattern.clone_list.kinds:
@@ -202,17 +209,17 @@ class GenerateRule(msgspec.Struct, frozen=True):
             for api_version, kind in kinds:
                 if "{{" in f"{api_version}{kind}" or not kind:
                     return None
-                found[api_version, kind] = None
-        return list(found)
+                found_kinds[api_version, kind] = None
+        return list(found_kinds)
 
     @property
     def _patterns(self) -> Iterable[Generation | ForEachGeneration]:
         return self.options.foreach or (self.options,)
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split(kind_text: str) -> tuple[str, str]:
     """Split a kind of a cloneList, e.g. ``v1/Secret`` or ``apps/v1/Deployment``."""
-    group, version, kind, _ = parse_kind(text)
+    group, version, kind, _ = parse_kind(kind_text)
     if version in ("", "*"):
         return "", kind
     return (f"{group}/{version}" if group not in ("", "*") else version), kind
@@ -233,13 +240,17 @@ class MutateRule(msgspec.Struct, frozen=True):
     def target_kinds(self) -> list[str] | None:
         """Return the kinds of its targets; None if not known yet."""
         mutate = self.linked.ir.mutate
-        found = []
+        kinds = []
         for target in (mutate.targets if mutate else None) or ():
             kind = parse_kind(str(target.selected.source.get("kind") or "")).kind
             if not kind or "{{" in kind or "*" in kind:
                 return None
-            found.append(kind)
-        return found
+            kinds.append(kind)
+        return kinds
+
+
+Version = tuple[str, int, tuple[str, ...]]
+"""uid and generation of a policy, and its PolicyExceptions with their versions."""
 
 
 class ReadyPolicy(msgspec.Struct, frozen=True):
@@ -250,42 +261,19 @@ class ReadyPolicy(msgspec.Struct, frozen=True):
     generates: Mapping[str, GenerateRule]
     mutates: Mapping[str, MutateRule]
     server_side_apply: bool
-    version: tuple[str, int, tuple[str, ...]] = ("", 0, ())
-    """uid and generation of the policy, and its PolicyExceptions with their
-    versions."""
+    version: Version
 
 
-class ReadyPolicies:
-    """Links each version of a policy once; threads may share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[Key, tuple[tuple[str, int, tuple[str, ...]], ReadyPolicy]] = {}
-
-    def ready(
-        self, stored: StoredPolicy, exceptions: Mapping[str, bytes]
-    ) -> ReadyPolicy:
-        """Return the linked policy. ``exceptions``: documents by version.
-
-        Raises: PolicyInvalid.
-        """
-        version = (stored.uid, stored.metadata_generation, tuple(sorted(exceptions)))
-        with self._lock:
-            known = self._kept.get(stored.key)
-        if known is not None and known[0] == version:
-            return known[1]
-        made = replace(ready_policy(stored, exceptions.values()), version=version)
-        with self._lock:
-            self._kept[stored.key] = version, made
-        return made
-
-    def forget(self, key: Key) -> None:
-        """Drop a deleted policy."""
-        with self._lock:
-            self._kept.pop(key, None)
+def has_rule(rule: str, policy: ReadyPolicy) -> bool:
+    """Return whether a policy has a background rule of this name."""
+    return rule in policy.generates or rule in policy.mutates
 
 
-def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
+def ready_policy(
+    stored: StoredPolicy,
+    exceptions: Iterable[bytes] = (),
+    version: Version = ("", 0, ()),
+) -> ReadyPolicy:
     """Compile and link a policy; ignore exceptions over their steps or memory.
 
     Raises: PolicyInvalid with the reason.
@@ -293,16 +281,16 @@ def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> Read
     read = _read_exceptions(exceptions)
     with bounded(CompileBudget()):
         policy, compiled = _compiled(stored, read)
-    return _linked(stored, compiled, policy.spec)
+    return _linked(stored, compiled, policy.spec, version)
 
 
 def _compiled(
     stored: StoredPolicy, exceptions: list[PolicyException]
 ) -> tuple[AnyPolicy, CompiledPolicy]:
-    found = examine(msgspec.json.decode(stored.raw))
-    policy = found.document
-    if not isinstance(policy, ClusterPolicy | Policy) or found.problems:
-        reason = "; ".join(map(str, found.problems)) or "the document is no policy"
+    examined = examine(msgspec.json.decode(stored.raw))
+    policy = examined.document
+    if not isinstance(policy, ClusterPolicy | Policy) or examined.problems:
+        reason = "; ".join(map(str, examined.problems)) or "the document is no policy"
         raise PolicyInvalid("background.policy", reason, Where(policy=stored.name))
     compiled = compile_policy(policy, exceptions, unusable={})
     return policy, _within_budget(compiled, stored.name)
@@ -310,14 +298,18 @@ def _compiled(
 
 def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
     """Return the policy without the exceptions over their memory budget."""
-    given = (exception for rule in compiled.rules for exception in rule.exceptions)
-    dropped = exceptions_over_budget(given, name)
+    exceptions = (exception for rule in compiled.rules for exception in rule.exceptions)
+    dropped = exceptions_over_budget(exceptions, name)
     if not dropped:
         return compiled
     rules = tuple(
         replace(
             rule,
-            exceptions=tuple(one for one in rule.exceptions if one.key not in dropped),
+            exceptions=tuple(
+                exception
+                for exception in rule.exceptions
+                if exception.key not in dropped
+            ),
         )
         for rule in compiled.rules
     )
@@ -327,13 +319,15 @@ def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
 def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:
     """Return the exceptions by key; which ones fit a budget depends on the order."""
     documents = (examine(msgspec.json.decode(raw)).document for raw in raws)
-    found = [
+    exceptions = [
         document for document in documents if isinstance(document, PolicyException)
     ]
-    return sorted(found, key=lambda one: one.key)
+    return sorted(exceptions, key=lambda exception: exception.key)
 
 
-def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> ReadyPolicy:
+def _linked(
+    stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec, version: Version
+) -> ReadyPolicy:
     rules = {rule.name: rule for rule in spec.rules}
     generates = {
         generation.ir.name: GenerateRule(generation, body, _existing(body, spec))
@@ -348,17 +342,18 @@ def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> Ready
         if mutation.is_existing
     }
     return ReadyPolicy(
-        stored, compiled.policy, generates, mutates, spec.use_server_side_apply
+        *(stored, compiled.policy, generates, mutates, spec.use_server_side_apply),
+        version,
     )
 
 
 def _existing(body: Generation, spec: Spec) -> bool:
-    own = body.generate_existing
-    return spec.generate_existing if own is None else own
+    of_rule = body.generate_existing
+    return spec.generate_existing if of_rule is None else of_rule
 
 
 def _on_update(rule: Rule | None, spec: Spec) -> bool:
-    own = None
+    of_rule = None
     if rule is not None and rule.mutate is not None:
-        own = rule.mutate.mutate_existing_on_policy_update
-    return spec.mutate_existing_on_policy_update if own is None else own
+        of_rule = rule.mutate.mutate_existing_on_policy_update
+    return spec.mutate_existing_on_policy_update if of_rule is None else of_rule

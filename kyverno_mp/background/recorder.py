@@ -54,19 +54,19 @@ class PolicyRecorder:
             self.contested(rule, generated, done.rival)
         return 0.0
 
-    def generated(self, rule: str, one: Generated, *, is_new: bool) -> None:
+    def generated(self, rule: str, generated: Generated, *, is_new: bool) -> None:
         """Report an object that was created or updated."""
-        namespace, name = key_of(one.resource)
-        kind = str(one.resource.get("kind") or "")
-        made = Reference(one.target.api_version, kind, name, namespace)
+        namespace, name = key_of(generated.resource)
+        kind = str(generated.resource.get("kind") or "")
+        reference = Reference(generated.target.api_version, kind, name, namespace)
         if is_new:
             note = (
                 f"Created {kind} {name} as a result of applying policy"
                 f" {self.policy.name}/{rule}"
             )
-            self._submit(made, None, "PolicyApplied", "None", note, GENERATE)
+            self._submit(reference, None, "PolicyApplied", "None", note, GENERATE)
         self._submit(
-            *(self._policy(), made, "PolicyApplied", "Resource Generated"),
+            *(self._policy(), reference, "PolicyApplied", "Resource Generated"),
             *("resource generated", GENERATE),
         )
         self._count("created" if is_new else "updated")
@@ -84,15 +84,15 @@ class PolicyRecorder:
         """Report that other writers change an object each time it is restored."""
         namespace, name = key_of(generated.resource)
         kind = str(generated.resource.get("kind") or "")
-        place = "/".join(filter(None, (kind, namespace, name)))
+        identity = "/".join(filter(None, (kind, namespace, name)))
         by = f", most recently by {rival}" if rival else ""
         note = (
-            f"{place} is changed or deleted each time it is synchronised{by};"
+            f"{identity} is changed or deleted each time it is synchronised{by};"
             f" policy {self.policy.name}/{rule} now restores it less and less often"
         )
         _log.warning(note, extra=fields(policy=self.policy.name))
-        made = Reference(generated.target.api_version, kind, name, namespace)
-        self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
+        reference = Reference(generated.target.api_version, kind, name, namespace)
+        self._submit(self._policy(), reference, "PolicyError", "None", note, GENERATE)
 
     def unwatched(self, kinds: str) -> None:
         """Report that changes of generated objects are not noticed at once."""

@@ -28,7 +28,7 @@ class Refusals:
     @property
     def texts(self) -> list[str]:
         """The messages of the rejections, without duplicates."""
-        return list(dict.fromkeys(one.message for one in self._all))
+        return list(dict.fromkeys(refusal.message for refusal in self._all))
 
     @contextmanager
     def kept(self) -> Iterator[None]:

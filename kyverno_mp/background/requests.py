@@ -114,20 +114,20 @@ class Requests:
     def _changed(self, key: Key) -> None:
         """Add or remove a request; called in the informer's thread."""
         assert self.informer is not None
-        found = self.informer.get(key)
+        request = self.informer.get(key)
         with self._lock:
             before = self._lane_of.get(key)
-            wanted = None if found is None else found.queue_key
-            if before is not None and before != wanted:
+            queue_key = None if request is None else request.queue_key
+            if before is not None and before != queue_key:
                 self._drop(key, before)
-            if wanted is None:
+            if queue_key is None:
                 self._forget(key)
                 return
-            self._lane_of[key] = wanted
-            self._lanes.setdefault(wanted, Lane()).requests.add(key)
-        if not self._add(wanted):
+            self._lane_of[key] = queue_key
+            self._lanes.setdefault(queue_key, Lane()).requests.add(key)
+        if not self._add(queue_key):
             with self._lock:
-                self._unqueued[wanted] = None
+                self._unqueued[queue_key] = None
 
     def _queue_rest(self) -> None:
         """Queue the lanes for which there was no room; requests must not be lost."""
@@ -152,8 +152,8 @@ class Requests:
         self._tidy(lane)
 
     def _tidy(self, lane: str) -> None:
-        known = self._lanes.get(lane)
-        if known is not None and not known.requests and not known.tasks:
+        entry = self._lanes.get(lane)
+        if entry is not None and not entry.requests and not entry.tasks:
             del self._lanes[lane]
 
     def reconcile(self, key: str) -> Result:
@@ -169,7 +169,7 @@ class Requests:
             tasks = dict(lane.tasks)
             names = list(lane.requests)
         calls = [partial(self._run_task, key, *task) for task in tasks.values()]
-        calls += [partial(self._isolated, one) for one in self._in_order(names)]
+        calls += [partial(self._isolated, request) for request in self._in_order(names)]
         later: list[float] = []
         refused: DependencyError | None = None
         for call in calls:
@@ -192,8 +192,8 @@ class Requests:
 
     def _in_order(self, names: Iterable[Key]) -> list[StoredRequest]:
         assert self.informer is not None
-        found = [one for name in names if (one := self.informer.get(name)) is not None]
-        return sorted(found, key=lambda one: number_of(one.metadata.resource_version))
+        requests = filter(None, map(self.informer.get, names))
+        return sorted(requests, key=lambda r: number_of(r.metadata.resource_version))
 
     def _run_task(self, lane: str, task: Task, pace: Pace) -> float | None:
         """Run a task of a policy event if it is due; return the pause until it is."""
@@ -244,38 +244,38 @@ class Requests:
             extra=fields(policy=task.policy, rule=task.rule, trigger=task.trigger.key),
         )
 
-    def _isolated(self, one: StoredRequest) -> float | None:
+    def _isolated(self, request: StoredRequest) -> float | None:
         """Process a request; an unexpected error only fails this request."""
         try:
-            return self._request(one)
+            return self._request(request)
         except (DependencyError, LeaseLost):
             raise
         except Exception:  # noqa: BLE001 - one request must not stop the others
             self._runner.on_defect()
-            _log.exception("unexpected error of a request", extra=_fields_of(one))
-            return self._fail(one, self._progress_of(one), failure_of_defect())
+            _log.exception("unexpected error of a request", extra=_fields_of(request))
+            return self._fail(request, self._progress_of(request), failure_of_defect())
 
-    def _request(self, one: StoredRequest) -> float | None:
+    def _request(self, request: StoredRequest) -> float | None:
         """Process a request if it is due; return the pause until it is due."""
         clock_s = self._dependencies.clock.monotonic_s
-        progress = self._progress_of(one)
+        progress = self._progress_of(request)
         if progress.is_done:
             return None
         early_s = progress.pace.due_s - clock_s()
         if early_s > 0:
             return early_s
-        if one.status.state == COMPLETED:
-            self._remove(one, progress)
+        if request.status.state == COMPLETED:
+            self._remove(request, progress)
             return None
         try:
-            with self._slow.turn(one.spec.policy, one.queue_key) as has_turn:
+            with self._slow.turn(request.spec.policy, request.queue_key) as has_turn:
                 if not has_turn:
                     return PAUSE_S
-                failure, waits = self._runner.run(one)
+                failure, waits = self._runner.run(request)
                 limit_s = waits.limit_s if waits and waits.runs_then else None
                 if limit_s is not None and progress.has_waited(clock_s(), limit_s):
                     # E.g. an update that changes nothing never gets a new version.
-                    failure, late = self._runner.run(one, is_late=True)
+                    failure, late = self._runner.run(request, is_late=True)
                     progress.waiting_since_s = progress.marked_s
                     if progress.is_over(clock_s(), limit_s):
                         waits = late
@@ -283,67 +283,67 @@ class Requests:
             return progress.pace.fail_for_outage(clock_s())
         progress.pace.outages = 0
         if failure:
-            return self._fail(one, progress, failure)
-        self._crowd.drop(one.key)
-        waits = self._shortened(one, waits)
+            return self._fail(request, progress, failure)
+        self._crowd.drop(request.key)
+        waits = self._capped(request, waits)
         if waits is not None and not progress.is_over(clock_s(), waits.limit_s):
             return progress.poll(clock_s(), waits.pause_s)
         if waits is not None and waits.drops_as:
-            _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
-        self._remove(one, progress)
-        self._count(one, waits.drops_as or DONE if waits else DONE)
+            _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(request))
+        self._remove(request, progress)
+        self._count(request, waits.drops_as or DONE if waits else DONE)
         return None
 
-    def _progress_of(self, one: StoredRequest) -> Progress:
+    def _progress_of(self, request: StoredRequest) -> Progress:
         """Return the progress of a request; a newly marked version starts over."""
-        metadata = one.metadata
+        metadata = request.metadata
         with self._lock:
-            known = self._progress.get(one.key)
-            if known is not None and known.uid == metadata.uid:
-                if known.version == metadata.resource_version:
-                    return known
-                if number_of(known.version) > number_of(metadata.resource_version):
+            progress = self._progress.get(request.key)
+            if progress is not None and progress.uid == metadata.uid:
+                if progress.version == metadata.resource_version:
+                    return progress
+                if number_of(progress.version) > number_of(metadata.resource_version):
                     # The watch has not delivered our own write yet.
-                    return known
-            made = Progress(
+                    return progress
+            new = Progress(
                 metadata.uid,
                 metadata.resource_version,
-                Pace.of(0 if known else one.status.retry_count),
+                Pace.of(0 if progress else request.status.retry_count),
                 marked_s=self._dependencies.clock.monotonic_s(),
             )
-            if known is not None and known.uid == made.uid and not known.is_done:
+            if progress and progress.uid == new.uid and not progress.is_done:
                 # The change of the earlier mark is still pending.
-                made.waiting_since_s = known.waiting_since_s
-                made.pace = known.pace.changed()
-            self._progress[one.key] = made
-            return made
+                new.waiting_since_s = progress.waiting_since_s
+                new.pace = progress.pace.changed()
+            self._progress[request.key] = new
+            return new
 
-    def _shortened(self, one: StoredRequest, waits: Outcome | None) -> Outcome | None:
+    def _capped(self, request: StoredRequest, waits: Outcome | None) -> Outcome | None:
         """Shorten a long wait while those of its tenant could delay all others."""
         if waits is None or waits.limit_s <= ABSENT_S:
-            self._long.drop(one.key)
-        elif self._long.add(one.key, one.spec.policy):
+            self._long.drop(request.key)
+        elif self._long.add(request.key, request.spec.policy):
             return waits.shortened()
         return waits
 
     def _fail(
-        self, one: StoredRequest, progress: Progress, failure: Failure
+        self, request: StoredRequest, progress: Progress, failure: Failure
     ) -> float | None:
-        is_crowded = self._crowd.add(one.key, one.spec.policy)
+        is_crowded = self._crowd.add(request.key, request.spec.policy)
         now_s = self._dependencies.clock.monotonic_s()
         pause_s = progress.pace.fail(now_s, is_crowded=is_crowded)
         reason = failure.reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX]
-        self._record_failure(failure, is_new=reason != one.status.message)
+        self._record_failure(failure, is_new=reason != request.status.message)
         if progress.pace.is_over(is_crowded=is_crowded):
-            self._remove(one, progress)
-            self._count(one, GIVEN_UP)
+            self._remove(request, progress)
+            self._count(request, GIVEN_UP)
             return None
-        self._count(one, FAILING)
-        self._write_failure(one, progress, reason)
+        self._count(request, FAILING)
+        self._write_failure(request, progress, reason)
         return pause_s
 
     def _write_failure(
-        self, one: StoredRequest, progress: Progress, reason: str
+        self, request: StoredRequest, progress: Progress, reason: str
     ) -> None:
         status = {
             "state": FAILED,
@@ -355,13 +355,13 @@ class Requests:
             "status": status,
         }
         try:
-            made = self._objects.merge(UPDATE_REQUESTS, one.key, patch, "status")
+            written = self._objects.merge(UPDATE_REQUESTS, request.key, patch, "status")
         except DependencyError:
             # The watch reports marks and deletions; the next attempt writes the status.
             return
-        progress.version = str(made["metadata"].get("resourceVersion") or "")
+        progress.version = str(written["metadata"].get("resourceVersion") or "")
 
-    def _remove(self, one: StoredRequest, progress: Progress) -> None:
+    def _remove(self, request: StoredRequest, progress: Progress) -> None:
         """Delete a request at the version that was processed.
 
         Raises: DependencyError, LeaseLost.
@@ -371,13 +371,13 @@ class Requests:
         with contextlib.suppress(KubeConflict):
             self._objects.delete(
                 UPDATE_REQUESTS,
-                one.key,
-                one.metadata.uid,
+                request.key,
+                request.metadata.uid,
                 resource_version=progress.version,
             )
         progress.is_done = True
-        self._crowd.drop(one.key)
-        self._long.drop(one.key)
+        self._crowd.drop(request.key)
+        self._long.drop(request.key)
 
     def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
         task = failure.task
@@ -390,10 +390,10 @@ class Requests:
             task.rule, task.trigger, failure.reason, mutates=task.type == MUTATE
         )
 
-    def _count(self, one: StoredRequest, outcome: str) -> None:
-        labels = (one.spec.request_type, outcome)
+    def _count(self, request: StoredRequest, outcome: str) -> None:
+        labels = (request.spec.request_type, outcome)
         self._dependencies.metrics.count(BACKGROUND_REQUESTS, labels)
 
 
-def _fields_of(one: StoredRequest) -> dict[str, object]:
-    return fields(policy=one.spec.policy, trigger=one.queue_key)
+def _fields_of(request: StoredRequest) -> dict[str, object]:
+    return fields(policy=request.spec.policy, trigger=request.queue_key)

@@ -26,8 +26,8 @@ from kyverno_mp.program.reporting import GENERATE, MUTATE_EXISTING, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
-from kyverno_mp.reports.entries import Row, Subject, public_row_of
-from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.results.entries import Row, Subject, public_row_of
+from kyverno_mp.results.records import encode_results, encode_row
 from kyverno_mp.telemetry.families import ERRORS
 from kyverno_mp.values.jsonvalue import Json
 
@@ -80,23 +80,28 @@ class RuleResults:
         # allowedResults.
         if created and not self.reporting.has(rule_result.status):
             return
-        made = "; ".join(
-            _named(one.target.api_version, one.resource) for one in created
+        names = "; ".join(
+            _named(generated.target.api_version, generated.resource)
+            for generated in created
         )
-        self._record(GENERATE, policy, rule_result, request, {_GENERATED: made})
+        self._record(GENERATE, policy, rule_result, request, {_GENERATED: names})
 
     def mutated(
         self,
         policy: PolicyIR,
-        found: Iterable[RuleResult],
+        results: Iterable[RuleResult],
         request: Request,
         kinds: Sequence[str] | None,
     ) -> None:
         """Record a mutate-existing rule. ``kinds``: of its targets; None = unknown."""
-        reported = [one for one in found if self.reporting.has(one.status)]
+        reported = [
+            rule_result
+            for rule_result in results
+            if self.reporting.has(rule_result.status)
+        ]
         if not reported:
             return
-        worst = min(reported, key=lambda one: _WORST.index(one.status))
+        worst = min(reported, key=lambda rule_result: _WORST.index(rule_result.status))
         target = worst.patched_target
         hides = kinds is None or any(map(hides_values, kinds))
         named = _named(str(target.get("apiVersion")), target) if target else ""
@@ -140,17 +145,17 @@ class RuleResults:
 
 
 def _with(row: Row, properties: dict[str, str]) -> Row:
-    given = {name: value for name, value in properties.items() if value}
-    return msgspec.structs.replace(row, properties={**row.properties, **given})
+    present = {name: value for name, value in properties.items() if value}
+    return msgspec.structs.replace(row, properties={**row.properties, **present})
 
 
 def _named(api_version: str, raw: Json) -> str:
     """Return an object's name in upstream's format, with Go's text of its kind."""
     metadata = raw.get("metadata") or {}
     group, _, version = api_version.rpartition("/")
-    text = f"{group}/{version}, Kind={raw.get('kind')} Name={metadata.get('name')}"
+    name = f"{group}/{version}, Kind={raw.get('kind')} Name={metadata.get('name')}"
     namespace = metadata.get("namespace")
-    return f"{text} Namespace={namespace}" if namespace else text
+    return f"{name} Namespace={namespace}" if namespace else name
 
 
 def _subject_of(request: Request) -> Subject | None:

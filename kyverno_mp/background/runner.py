@@ -1,15 +1,16 @@
 """Run the rules for an UpdateRequest or an event of a policy.
 
 Room: background. Takes: requests and Tasks. Gives: Runner, which returns why rules
-failed or have to wait. Next: background/requests.py. May touch: the API server through
-the parts of this room.
+failed or have to wait; its table of the types of tasks. Next: background/requests.py.
+May touch: the API server through the parts of this room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,17 +34,19 @@ from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outage import is_outage
 from kyverno_mp.background.outcome import SETTLES, Outcome
-from kyverno_mp.background.policies import ReadyPolicy, policy_key
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.policies import ReadyPolicy, has_rule, policy_key
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     CEL_MUTATE,
+    GENERATE,
     MUTATE,
     StoredRequest,
     Task,
 )
 from kyverno_mp.errors import (
     DependencyError,
+    Error,
     InputError,
     LeaseLost,
     PolicyInvalid,
@@ -55,22 +58,30 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
-_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
+
+
+class TaskKind(NamedTuple):
+    """How the tasks of one type are run.
+
+    ``resource``: the namespaced resource of the policies. ``policy`` returns the newest
+    version of a task's policy, None if it is gone. ``lost`` yields the tasks for the
+    triggers that were lost since a time.
+    """
+
+    resource: Resource
+    policy: Callable[[Task], Any]
+    run: Callable[[Task, Any], Outcome]
+    failure: Callable[[Task, Any, Error], Failure]
+    lost: Callable[[StoredRequest, int], Iterator[Task]]
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Runs tasks; threads may share it."""
 
-    policies: StoredPolicies
-    generator: Generator
-    mutator: Mutator
-    mutating: MutatingRunner
+    kinds: Mapping[str, TaskKind]
+    """By type of task."""
     changes: Changes
-    lost: LostTriggers
-    generating: Generating
-    lost_generating: Callable[[StoredRequest], Iterator[Task]]
-    """Yields the tasks for the lost triggers of GeneratingPolicies."""
     on_defect: Callable[[], None]
     """Called after each unexpected error."""
     author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
@@ -101,15 +112,8 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
-            if request.spec.request_type == CEL_MUTATE:
-                return self.run_tasks(self.mutating.lost_tasks(request, since_ns))
-            if request.spec.request_type == CEL_GENERATE:
-                return self.run_tasks(
-                    self.lost_generating(request), of_one_trigger=False
-                )
-            return self.run_tasks(
-                self.lost.tasks(request, since_ns), of_one_trigger=False
-            )
+            kind = self.kinds[request.spec.request_type]
+            return self.run_tasks(kind.lost(request, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
                 [replace(task, is_late=is_late) for task in request.tasks()]
@@ -131,74 +135,41 @@ class Runner:
         failure: Failure | None = None
         waits: Outcome | None = None
         for task in tasks:
-            policy: ReadyPolicy | None = None
-            if task.type in _OF_CEL:
-                is_generating = task.type == CEL_GENERATE
-                run = self._generate if is_generating else self._run_cel
-                failed, outcome = run(task)
-                failure = failure or failed
-                if outcome is not None and outcome.waits:
-                    waits = waits or outcome
-                continue
-            try:
-                policy = self.policies.with_rule(task.policy, task.rule)
-                self._require_author(task, POLICIES)
-                runner = self.mutator if task.type == MUTATE else self.generator
-                outcome = runner.run(task, policy)
-            except (InputError, DependencyError) as error:
-                if is_outage(error):
-                    raise
-                failure = failure or failure_of(task, policy, error)
-                continue
-            except (LeaseLost, SnapshotUnusable):
-                raise
-            except Exception:  # noqa: BLE001 - one task must not stop the others
-                failure = failure or self._defect(task, policy)
-                continue
-            if outcome.waits:
+            failed, outcome, is_last = self._run_task(task)
+            failure = failure or failed
+            if outcome is not None and outcome.waits:
                 waits = waits or outcome
-            if of_one_trigger and _ends(outcome, policy):
+            if of_one_trigger and is_last:
                 break
         return failure, waits
 
-    def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a GeneratingPolicy. Raises: outages; LeaseLost."""
-        policy: ReadyGenerating | None = None
-        try:
-            policy = self.generating.policies.newest(task.policy)
-            self._require_author(task, NAMESPACED_GENERATING_POLICIES)
-            return None, self.generating.run(task, policy)
-        except (InputError, DependencyError) as error:
-            if is_outage(error):
-                raise
-            stored = None if policy is None else policy.stored
-            return failure_of_generating(task, stored, error), None
-        except (LeaseLost, SnapshotUnusable):
-            raise
-        except Exception:  # noqa: BLE001 - one task must not stop the others
-            return self._defect(task, policy), None
+    def _run_task(self, task: Task) -> tuple[Failure | None, Outcome | None, bool]:
+        """Run a task; return also whether the policy's other rules are skipped.
 
-    def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a MutatingPolicy. Raises: outages; LeaseLost."""
+        Raises: outages; LeaseLost.
+        """
+        kind, policy = self.kinds[task.type], None
         try:
-            self._require_author(task, NAMESPACED_MUTATING_POLICIES)
-            return None, self.mutating.run(task)
+            policy = kind.policy(task)
+            self._require_author(task, kind.resource)
+            outcome = kind.run(task, policy)
         except (InputError, DependencyError) as error:
             if is_outage(error):
                 raise
-            return self.mutating.failure_of(task, error), None
+            return kind.failure(task, policy, error), None, False
         except (LeaseLost, SnapshotUnusable):
             raise
         except Exception:  # noqa: BLE001 - one task must not stop the others
-            return self._defect(task, None), None
+            return self._defect(task, policy), None, False
+        return None, outcome, _ends(outcome, policy)
 
     def _require_author(self, task: Task, resource: Resource) -> None:
         """Check the author of a namespaced policy. Raises: PolicyInvalid."""
         key = policy_key(task.policy)
         reason = self.author_reason(resource, key) if key[0] else ""
         if reason:
-            where = Where(policy=task.policy, rule=task.rule)
-            raise PolicyInvalid("background.author_rights", reason, where)
+            location = Where(policy=task.policy, rule=task.rule)
+            raise PolicyInvalid("background.author_rights", reason, location)
 
     def _defect(
         self, task: Task, policy: ReadyPolicy | ReadyGenerating | None
@@ -212,6 +183,43 @@ class Runner:
         return failure_of_defect(task, None if policy is None else policy.stored)
 
 
-def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:
+def _ends(outcome: Outcome, policy: ReadyPolicy | ReadyGenerating | None) -> bool:
     """Return whether the policy's other rules are skipped (applyRules: One)."""
-    return outcome.applied and policy is not None and policy.ir.apply_rules == "One"
+    is_one = isinstance(policy, ReadyPolicy) and policy.ir.apply_rules == "One"
+    return outcome.applied and is_one
+
+
+def kinds_of(  # noqa: PLR0913 - wired in one place
+    policies: RulePolicies,
+    generator: Generator,
+    mutator: Mutator,
+    mutating: MutatingRunner,
+    lost: LostTriggers,
+    generating: Generating,
+    *,
+    lost_generating: Callable[[StoredRequest, int], Iterator[Task]],
+) -> dict[str, TaskKind]:
+    """Return the table of the types of tasks."""
+
+    def with_rule(task: Task) -> ReadyPolicy | None:
+        return policies.newest(task.policy, partial(has_rule, task.rule))
+
+    return {
+        GENERATE: TaskKind(POLICIES, with_rule, generator.run, failure_of, lost.tasks),
+        MUTATE: TaskKind(POLICIES, with_rule, mutator.run, failure_of, lost.tasks),
+        CEL_GENERATE: TaskKind(
+            NAMESPACED_GENERATING_POLICIES,
+            lambda task: generating.policies.newest(task.policy),
+            generating.run,
+            failure_of_generating,
+            lost_generating,
+        ),
+        CEL_MUTATE: TaskKind(
+            NAMESPACED_MUTATING_POLICIES,
+            # It is read after its trigger, with its exceptions.
+            lambda _task: None,
+            lambda task, _policy: mutating.run(task),
+            lambda task, _policy, error: mutating.failure_of(task, error),
+            mutating.lost_tasks,
+        ),
+    }

@@ -14,7 +14,6 @@ The threads, and what each writes:
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from kyverno_mp.background.generate.changes import Changes
 from kyverno_mp.background.generate.generator import Generator
 from kyverno_mp.background.generate.lost import LostTriggers
 from kyverno_mp.background.generate.policy_events import PolicyEvents
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generating import events as generating_events
 from kyverno_mp.background.generating.assemble import GeneratingParts
 from kyverno_mp.background.mutate.cel_policies import StoredMutatingPolicies
@@ -45,9 +43,10 @@ from kyverno_mp.background.policies import (
     policy_key,
     policy_name,
 )
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.requests import Requests
-from kyverno_mp.background.runner import Runner
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.runner import Runner, kinds_of
+from kyverno_mp.background.stored import policies_with_rules
 from kyverno_mp.background.update_request import (
     COMPLETED,
     UPDATE_REQUESTS,
@@ -61,6 +60,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
+from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
@@ -68,26 +68,12 @@ from kyverno_mp.telemetry.families import UPDATE_REQUESTS as UPDATE_REQUEST_COUN
 
 _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(least_s=0.5, most_s=60.0)
-_HEALTH_S: Final = 5.0
-_LEASE_S: Final = 0.5
-_STOP_S: Final = 3.0
-_FAILING: Final = 3
 
 
 def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
     """Generate and mutate until ``stop`` is set or the lease is lost."""
     background = Background(dependencies)
-    background.start()
-    reported_s = float("-inf")
-    try:
-        while not stop.wait(_LEASE_S) and dependencies.holds_lease():
-            background.adopt()
-            if time.monotonic() - reported_s >= _HEALTH_S:
-                dependencies.health(background.problems())
-                background.hold_gauges()
-                reported_s = time.monotonic()
-    finally:
-        background.stop()
+    run_term(background, dependencies, stop, background.adopt)
 
 
 class Background:
@@ -97,23 +83,32 @@ class Background:
         clock = dependencies.clock
         self._dependencies = dependencies
         kinds = Kinds(dependencies.client, clock.monotonic_s)
-        self.policies = StoredPolicies(
+        self.policies = policies_with_rules(
             dependencies.client, dependencies.settings.exceptions_in
         )
         triggers = Triggers(dependencies.client, kinds)
         downstream = Downstream(
             dependencies.client, kinds, dependencies.holds_lease, clock.monotonic_s
         )
-        self.register = Register(
+        self.register = RuleRegister(
             dependencies.client, dependencies.settings.namespace, downstream.guard
         )
-        caches = Caches(self.policies.newest, triggers)
+        caches = Caches(self.policies.reread, triggers)
         self.generator = Generator(
             *(dependencies, triggers, downstream, self.register, caches),
             self._add_policy,
             self._claim,
         )
         mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
+        mutating = MutatingRunner(
+            dependencies,
+            StoredMutatingPolicies(
+                dependencies.client, dependencies.settings.exceptions_in
+            ),
+            triggers,
+            Targets(dependencies, kinds),
+            downstream.guard,
+        )
         existing = Existing(dependencies, kinds)
         self.generating = GeneratingParts(
             dependencies,
@@ -128,22 +123,16 @@ class Background:
         self.requests = Requests(
             dependencies,
             Runner(
-                self.policies,
-                self.generator,
-                mutator,
-                MutatingRunner(
-                    dependencies,
-                    StoredMutatingPolicies(
-                        dependencies.client, dependencies.settings.exceptions_in
-                    ),
-                    triggers,
-                    Targets(dependencies, kinds),
-                    downstream.guard,
+                kinds_of(
+                    self.policies,
+                    self.generator,
+                    mutator,
+                    mutating,
+                    LostTriggers(self.policies, existing, downstream, dependencies),
+                    self.generating.generating,
+                    lost_generating=self.generating.events.lost,
                 ),
                 Changes(triggers, downstream),
-                LostTriggers(self.policies, existing, downstream, dependencies),
-                self.generating.generating,
-                self.generating.events.lost,
                 self._count_defect,
                 dependencies.author_reason,
             ),
@@ -165,7 +154,7 @@ class Background:
             dependencies.client, scope, _kept
         )
         self.requests.follow(self.informer)
-        for informer in self.policies.policies:
+        for informer in self.policies.stored.informers:
             informer.on_change(self._add_policy)
         self.controllers = self._controllers(self.queue, {requests.NAME: self.requests})
         self.policy_controllers = self._controllers(
@@ -234,17 +223,11 @@ class Background:
         self.generating.watches.stop()
         for informer in self._informers():
             informer.stop()
-        end_s = time.monotonic() + _STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
+        join(self._threads)
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        failing = [
-            f"watch of {one.scope.resource.plural}: {one.last_error}"
-            for one in (*self.policies.informers, self.informer)
-            if one.failures >= _FAILING
-        ]
+        failing = watch_problems((*self.policies.informers, self.informer))
         return [*failing, *self.generating.problems()]
 
     def _informers(self) -> list[Informer[Any]]:
@@ -254,7 +237,7 @@ class Background:
             self.informer,
         ]
 
-    def hold_gauges(self) -> None:
+    def report(self) -> None:
         """Set the gauges, and report the kinds that are not watched."""
         metrics, waiting = self._dependencies.metrics, float(self.requests.waiting)
         namespace = self._dependencies.settings.namespace
@@ -282,7 +265,7 @@ class Background:
 
 def _kept(raw: msgspec.Raw) -> StoredRequest | None:
     """Return the request if this pool processes or removes it, otherwise None."""
-    found = read_request(raw)
-    if not found.is_ours or found.metadata.deletion_timestamp:
+    request = read_request(raw)
+    if not request.is_ours or request.metadata.deletion_timestamp:
         return None
-    return found if found.waits or found.status.state == COMPLETED else None
+    return request if request.waits or request.status.state == COMPLETED else None

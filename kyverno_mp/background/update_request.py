@@ -186,17 +186,17 @@ class StoredRequest(msgspec.Struct):
     @property
     def changed(self) -> Changed | None:
         """Return the changed object, or None if the request is for a trigger."""
-        text = (self.metadata.annotations or {}).get(CHANGED)
+        annotation = (self.metadata.annotations or {}).get(CHANGED)
         try:
-            return None if text is None else _CHANGED.decode(text)
+            return None if annotation is None else _CHANGED.decode(annotation)
         except msgspec.DecodeError:
             return None
 
     @property
     def lost_since_ns(self) -> int:
         """Return when triggers of the policy began to be lost; 0 = none were lost."""
-        text = (self.metadata.annotations or {}).get(LOST_SINCE, "")
-        return int(text) if text.isdecimal() else 0
+        annotation = (self.metadata.annotations or {}).get(LOST_SINCE, "")
+        return int(annotation) if annotation.isdecimal() else 0
 
     @property
     def is_unproved(self) -> bool:
@@ -219,19 +219,19 @@ class StoredRequest(msgspec.Struct):
                 deletes=spec.delete_downstream,
                 request=self,
             )
-        for one in spec.rule_context or ():
+        for context in spec.rule_context or ():
             yield Task(
-                *(GENERATE, spec.policy, one.rule, one.trigger),
-                deletes=one.delete_downstream,
+                *(GENERATE, spec.policy, context.rule, context.trigger),
+                deletes=context.delete_downstream,
                 request=self,
             )
 
     def _cel_tasks(self) -> Iterator["Task"]:
         policy = self.spec.policy
-        for one in self.spec.rule_context or ():
+        for context in self.spec.rule_context or ():
             yield Task(
-                *(CEL_GENERATE, policy, policy.rpartition("/")[2], one.trigger),
-                deletes=one.delete_downstream,
+                *(CEL_GENERATE, policy, policy.rpartition("/")[2], context.trigger),
+                deletes=context.delete_downstream,
                 request=self,
             )
 
@@ -269,8 +269,8 @@ class Task(msgspec.Struct, frozen=True):
         if self.request is None:
             return ""
         info = self.request.spec.context.admission_request_info
-        asked = info.admission_request or {}
-        return info.operation or str(asked.get("operation") or "")
+        admission = info.admission_request or {}
+        return info.operation or str(admission.get("operation") or "")
 
     @property
     def admission(self) -> dict[str, Json]:

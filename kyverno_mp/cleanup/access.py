@@ -59,9 +59,9 @@ class OwnAccess:
         key = (verb, resource.group, resource.plural, namespace, name)
         now_s = self._monotonic_s()
         with self._lock:
-            known, forgotten = self._answers.get(key), self._forgotten
-        if known is not None and now_s - known[0] < _CACHED_S:
-            return known[1]
+            answer, forgotten = self._answers.get(key), self._forgotten
+        if answer is not None and now_s - answer[0] < _CACHED_S:
+            return answer[1]
         allowed = self._ask(verb, resource, namespace, name)
         with self._lock:
             if forgotten != self._forgotten:
@@ -118,8 +118,8 @@ class OwnAccess:
             "namespace": namespace,
             "name": name,
         }
-        given = {key: value for key, value in attributes.items() if value}
-        review = self._post("SelfSubjectAccessReview", {"resourceAttributes": given})
+        present = {key: value for key, value in attributes.items() if value}
+        review = self._post("SelfSubjectAccessReview", {"resourceAttributes": present})
         return (review.get("status") or {}).get("allowed") is True
 
     def _post(self, kind: str, spec: Json) -> Json:

@@ -188,11 +188,11 @@ class Batcher:
                 raise
         query = [("fieldSelector", f"metadata.name={name}")]
         try:
-            found = self._client.get(resource.collection(namespace), query)
+            listed = self._client.get(resource.collection(namespace), query)
         except KubeNotFound:
             # K8S: the kind was removed together with its objects.
             return None
-        for item in found.get("items") or ():
+        for item in listed.get("items") or ():
             if item["metadata"].get("name") == name:
                 return item
         return None

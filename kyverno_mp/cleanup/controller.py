@@ -147,8 +147,10 @@ class CleanupController:
         due_s = policy.due_s(stored)
         if due_s is None and not stored.is_running:
             schedule = policy.plan.schedule
-            text = f"the schedule {schedule!r} matches no time in the next five years"
-            self._refuse(stored, "NeverDue", text)
+            message = (
+                f"the schedule {schedule!r} matches no time in the next five years"
+            )
+            self._refuse(stored, "NeverDue", message)
             return Result()
         self._accept(policy)
         left_s = 0.0 if due_s is None else due_s - self._now_s()
@@ -191,27 +193,27 @@ class CleanupController:
     def stop(self) -> None:
         """Clear the gauges of the policies, which the next lease holder sets."""
         with self._lock:
-            known = list(self._compiled.values())
-        for one in known:
-            self._dependencies.metrics.hold(CLEANUP_HALTED, one.stored.labels, 0.0)
+            policies = list(self._compiled.values())
+        for policy in policies:
+            self._dependencies.metrics.hold(CLEANUP_HALTED, policy.stored.labels, 0.0)
 
     def problems(self) -> list[str]:
         """Return the reasons why due policies cannot run."""
         with self._lock:
-            return [text for _, text in self._refused.values()]
+            return [message for _, message in self._refused.values()]
 
     def _report_refused(self, stored: StoredPolicy, error: KubeRefused) -> None:
         """Report once that a run cannot be recorded, because no status can show it."""
-        text = f"clean-up policy {stored.shown} cannot run: {error.message}"
+        message = f"clean-up policy {stored.shown} cannot run: {error.message}"
         with self._lock:
-            known = self._refused.get(stored.key)
-            self._refused[stored.key] = stored.version, text
-        if known is None or known[1] != text:
+            refused = self._refused.get(stored.key)
+            self._refused[stored.key] = stored.version, message
+        if refused is None or refused[1] != message:
             dependencies = self._dependencies
             recorder = RunRecorder(
                 stored, "", dependencies.events, dependencies.metrics
             )
-            recorder.error(text)
+            recorder.error(message)
             recorder.count_error("")
 
     def _drop_refusal(self, key: Key) -> None:
@@ -221,8 +223,8 @@ class CleanupController:
     def _drop_refusal_of_older(self, stored: StoredPolicy) -> None:
         """Drop an older version's error; the current one may not even be due."""
         with self._lock:
-            known = self._refused.get(stored.key)
-            if known is not None and known[0] != stored.version:
+            refused = self._refused.get(stored.key)
+            if refused is not None and refused[0] != stored.version:
                 del self._refused[stored.key]
 
     def _run(self, policy: CompiledPolicy) -> Result:
@@ -268,40 +270,42 @@ class CleanupController:
 
     def _compile(self, stored: StoredPolicy) -> CompiledPolicy:
         with self._lock:
-            known = self._compiled.get(stored.key)
+            compiled = self._compiled.get(stored.key)
         if (
-            known is not None
-            and known.stored.version == stored.version
-            and known.exceptions == self._family.exceptions(stored)
+            compiled is not None
+            and compiled.stored.version == stored.version
+            and compiled.exceptions == self._family.exceptions(stored)
         ):
-            return known
+            return compiled
         policy = self._family.compile(stored)
         with self._lock:
             self._compiled[stored.key] = policy
             self._reported.pop(stored.key, None)
         return policy
 
-    def _refuse(self, stored: StoredPolicy, reason: str, text: str) -> None:
+    def _refuse(self, stored: StoredPolicy, reason: str, message: str) -> None:
         """Report once that a policy cannot run."""
         with self._lock:
             if self._reported.get(stored.key) == stored.version:
                 return
             self._accepted.pop(stored.key, None)
-        end = End(is_done=False, reason=reason, message=text)
+        end = End(is_done=False, reason=reason, message=message)
         self._statuses.refuse(stored, end)
         dependencies = self._dependencies
-        RunRecorder(stored, "", dependencies.events, dependencies.metrics).error(text)
+        RunRecorder(stored, "", dependencies.events, dependencies.metrics).error(
+            message
+        )
         with self._lock:
             self._reported[stored.key] = stored.version
 
     def _forget(self, key: Key) -> None:
         with self._lock:
-            known = self._compiled.pop(key, None)
+            policy = self._compiled.pop(key, None)
             self._reported.pop(key, None)
             self._refused.pop(key, None)
             self._accepted.pop(key, None)
-        if known is not None:
-            self._dependencies.metrics.hold(CLEANUP_HALTED, known.stored.labels, 0.0)
+        if policy is not None:
+            self._dependencies.metrics.hold(CLEANUP_HALTED, policy.stored.labels, 0.0)
 
     def _now_s(self) -> float:
         return self._dependencies.clock.now().timestamp()

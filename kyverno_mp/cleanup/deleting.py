@@ -66,35 +66,35 @@ def compiled_deleting_policy(
         "metadata": {"name": stored.name, "namespace": stored.namespace},
         "spec": msgspec.json.decode(stored.spec),
     }
-    where = Where(policy=stored.shown)
+    location = Where(policy=stored.shown)
     try:
         policy = decode_cel_policy(raw)
         assert isinstance(policy, DeletingPolicy)
         with bounded(CompileBudget()):
-            _check(policy, where)
+            _check(policy, location)
             ir = compile_deleting_policy(
                 policy, exceptions, exception_names=EXCEPTION_NAMES_OF_DELETING
             )
     except DocumentInvalid as error:
-        text = "; ".join(map(str, error.problems))
-        raise PolicyInvalid("cleanup.policy", text, where) from error
+        reason = "; ".join(map(str, error.problems))
+        raise PolicyInvalid("cleanup.policy", reason, location) from error
     large = exceptions_over_budget(ir.exceptions, stored.shown)
     if large:
-        text = (
+        reason = (
             f"PolicyException {min(large)}: the exceptions of its namespace would take"
             f" more than {LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX >> 20} MiB of memory"
         )
-        raise PolicyInvalid(EXCEPTION_TOO_LARGE, text, where)
+        raise PolicyInvalid(EXCEPTION_TOO_LARGE, reason, location)
     schedule, options = schedule_and_options(stored, ir.schedule, settings)
     return CompiledPolicy(
         stored, DeletingPlan(LinkedDeletingPolicy(ir)), schedule, options, digest
     )
 
 
-def _check(policy: DeletingPolicy, where: Where) -> None:
+def _check(policy: DeletingPolicy, location: Where) -> None:
     problems = list(review(policy))
     if problems:
-        raise DocumentInvalid(problems, where)
+        raise DocumentInvalid(problems, location)
 
 
 class DeletingPlan(OfPolicy):
@@ -120,7 +120,7 @@ class DeletingPlan(OfPolicy):
     def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
         """Return the only names of the objects, [] = any; namespaces are unlimited."""
         naming = [rule for rule in self._rules if _names(rule, resource)]
-        return exact_texts(one.names for one in naming), []
+        return exact_texts(rule.names for rule in naming), []
 
     def judge(self, data: ClusterData) -> Judge:
         """Return the judge of the objects of one run."""
@@ -143,8 +143,8 @@ class _DeletingJudge:
         self.reads_namespace = _reads_namespace(ir)
 
     def selects(self, request: Request) -> bool:
-        own = self._linked.ir.policy.namespace
-        if own and request.namespace != own:
+        policy_namespace = self._linked.ir.policy.namespace
+        if policy_namespace and request.namespace != policy_namespace:
             return False
         return self._linked.matches(request)
 
@@ -163,29 +163,29 @@ class _DeletingJudge:
         namespaces = self._ports.namespaces
         if not name:
             return None
-        found = None if namespaces is None else namespaces.namespace(name, 0)
-        if found is None:
+        namespace = None if namespaces is None else namespaces.namespace(name, 0)
+        if namespace is None:
             raise ExpressionFailed("cleanup.namespace", f"namespace {name} is unknown")
-        return found
+        return namespace
 
 
 def _wanted(group: str, version: str, plural: str, directory: Directory) -> WantedKind:
-    text = "/".join(filter(None, (group, version, plural)))
+    kind = "/".join(filter(None, (group, version, plural)))
     if _ANY in (group, version) or _ANY in plural:
         # Upstream lists the resources by these literal names, and finds none.
         return WantedKind(
-            text, (), f"{text}: clean-up supports no wildcards in resources"
+            kind, (), f"{kind}: clean-up supports no wildcards in resources"
         )
     if "/" in plural:
-        return WantedKind(text, (), f"{text}: a subresource cannot be deleted")
-    found = [
+        return WantedKind(kind, (), f"{kind}: a subresource cannot be deleted")
+    resources = [
         resource
         for resource in directory.resources
         if (resource.group, resource.version, resource.plural)
         == (group, version, plural)
         and not resource.subresource
     ]
-    return WantedKind(text, found, is_versioned=True)
+    return WantedKind(kind, resources, is_versioned=True)
 
 
 def _names(rule: ResourceRuleIR, resource: Resource) -> bool:
@@ -201,4 +201,4 @@ def _reads_namespace(ir: DeletingPolicyIR) -> bool:
     named += [
         condition for exception in ir.exceptions for condition in exception.conditions
     ]
-    return any(names_any(one.expression, _NAMESPACE) for one in named)
+    return any(names_any(expression.expression, _NAMESPACE) for expression in named)

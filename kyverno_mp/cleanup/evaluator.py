@@ -142,9 +142,9 @@ class Evaluator:
         depends = judge.reads_labels or judge.reads_namespace
         if not namespace or not depends or self._objects is None:
             return None
-        asked = ObjectQuery("", "v1", "Namespace", name=namespace)
-        found = self._objects.objects(asked, 0)
-        return found[0] if found else None
+        object_query = ObjectQuery("", "v1", "Namespace", name=namespace)
+        namespaces = self._objects.objects(object_query, 0)
+        return namespaces[0] if namespaces else None
 
     def _known_labels(self, namespace: str) -> dict[str, str]:
         """Return the labels from the leader's copy, or read them.
@@ -154,9 +154,9 @@ class Evaluator:
         """
         if not namespace or not self._judge.reads_labels or self._namespaces is None:
             return {}
-        found = self._namespaces.labels(namespace)
-        if found is not None:
-            return dict(found)
+        cached_labels = self._namespaces.labels(namespace)
+        if cached_labels is not None:
+            return dict(cached_labels)
         with self._lock:
             if namespace not in self._unpublished:
                 self._unpublished[namespace] = self._of_unpublished(namespace)
@@ -174,8 +174,8 @@ class Evaluator:
             raise ExpressionFailed(
                 "cleanup.namespace", f"the labels of namespace {namespace} are unknown"
             )
-        found = self._live_namespace(namespace)
-        return None if found is None else labels_of(found["metadata"].get("labels"))
+        live = self._live_namespace(namespace)
+        return None if live is None else labels_of(live["metadata"].get("labels"))
 
 
 def _request(resource: Resource, raw: Json) -> Request:

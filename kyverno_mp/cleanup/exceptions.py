@@ -11,7 +11,6 @@ CustomResourceDefinition is not installed, there are no exceptions.
 """
 
 import hashlib
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -29,11 +28,10 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )
+from kyverno_mp.pool.stored import names_policy, namespace_of_exceptions
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.values.jsonvalue import Json
 
 _NOT_LISTED: Final = "not listed yet"
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
 
 
@@ -74,12 +72,12 @@ class Exceptions:
 
         Raises: KubeUnavailable; DocumentInvalid, if one cannot be read.
         """
-        found = []
-        for text in self._of(stored)[1]:
-            one = decode_validating_policy(msgspec.json.decode(text))
-            assert isinstance(one, CelPolicyException)
-            found.append(one)
-        return found
+        exceptions = []
+        for raw in self._of(stored)[1]:
+            exception = decode_validating_policy(msgspec.json.decode(raw))
+            assert isinstance(exception, CelPolicyException)
+            exceptions.append(exception)
+        return exceptions
 
     def _of(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         if not self._namespace:
@@ -87,20 +85,20 @@ class Exceptions:
         self._check_known()
         key = (stored.kind, stored.namespace, stored.name)
         with self._lock:
-            known, changes = self._found.get(key), self._changes
-        if known is None:
-            known = self._read(stored)
+            entry, changes = self._found.get(key), self._changes
+        if entry is None:
+            entry = self._read(stored)
             with self._lock:
                 if changes == self._changes:
-                    self._found[key] = known
-        return known
+                    self._found[key] = entry
+        return entry
 
     def _check_known(self) -> None:
         informer = self.informer
         failures, reason = informer.failures, informer.last_error or _NOT_LISTED
         if informer.synced and not failures:
             return
-        if failures and _NOT_SERVED.search(reason):
+        if informer.is_absent:
             if failures == self._absent_at:
                 return
             try:
@@ -114,24 +112,15 @@ class Exceptions:
         raise KubeUnavailable("cleanup.exceptions", message)
 
     def _read(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
-        texts = [
-            text
-            for (namespace, _), text in sorted(self.informer.snapshot().items())
-            if self._counts(namespace, stored.namespace) and _names(text, stored)
+        only = namespace_of_exceptions(self._namespace, stored.namespace)
+        documents = [
+            raw
+            for (namespace, _), raw in sorted(self.informer.snapshot().items())
+            if only in ("", namespace)
+            and names_policy(msgspec.json.decode(raw), stored.kind, stored.name)
         ]
-        digest = hashlib.blake2b(b"\0".join(texts), digest_size=16).digest()
-        return (digest if texts else b""), texts
-
-    def _counts(self, namespace: str, of_policy: str) -> bool:
-        """Return whether an exception in a namespace can apply to a policy.
-
-        Exceptions to a namespaced policy must be in its own namespace or in the one
-        that the operator has chosen, so that other tenants cannot disable it.
-        """
-        if self._namespace not in ("*", namespace):
-            return False
-        is_limited = bool(of_policy) and self._namespace in ("*", of_policy)
-        return not is_limited or namespace == of_policy
+        digest = hashlib.blake2b(b"\0".join(documents), digest_size=16).digest()
+        return (digest if documents else b""), documents
 
     def _forget(self, _key: object) -> None:
         with self._lock:
@@ -148,11 +137,3 @@ def _text(raw: msgspec.Raw) -> bytes:
     # K8S: the items of a list may lack these fields.
     document.update(kind=CEL_EXCEPTIONS.kind, apiVersion=CEL_EXCEPTIONS.api_version)
     return msgspec.json.encode(document)
-
-
-def _names(text: bytes, stored: StoredPolicy) -> bool:
-    document: Json = msgspec.json.decode(text)
-    return any(
-        (policy_ref.get("name"), policy_ref.get("kind")) == (stored.name, stored.kind)
-        for policy_ref in (document.get("spec") or {}).get("policyRefs") or ()
-    )

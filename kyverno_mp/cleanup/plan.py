@@ -101,19 +101,26 @@ class CleanupPlan(OfPolicy):
 
     def kinds(self, directory: Directory) -> Iterator[WantedKind]:
         """Return the kinds of the match block; subresources cannot be deleted."""
-        named = dict.fromkeys(k for one in self._ir.match.filters for k in one.kinds)
+        named = dict.fromkeys(
+            k for filter_ir in self._ir.match.filters for k in filter_ir.kinds
+        )
         for kind in named:
             if not kind.subresource:
                 yield _wanted(kind, directory)
 
     def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
         """Return the only names and the only namespaces of the objects; [] = any."""
-        filters = [one for one in self._ir.match.filters if _names(one, resource)]
+        filters = [
+            filter_ir
+            for filter_ir in self._ir.match.filters
+            if _names(filter_ir, resource)
+        ]
         return (
             exact_texts(
-                one.names or ((one.name,) if one.name else ()) for one in filters
+                filter_ir.names or ((filter_ir.name,) if filter_ir.name else ())
+                for filter_ir in filters
             ),
-            exact_texts(one.namespaces for one in filters),
+            exact_texts(filter_ir.namespaces for filter_ir in filters),
         )
 
     def judge(self, _data: ClusterData) -> Judge:
@@ -131,9 +138,9 @@ class _CleanupJudge:
         self._linked = linked
         blocks = (linked.ir.match, linked.ir.exclude)
         self.reads_labels = any(
-            one.namespace_selector is not None
+            filter_ir.namespace_selector is not None
             for block in blocks
-            for one in (block.filters if block is not None else ())
+            for filter_ir in (block.filters if block is not None else ())
         )
 
     def selects(self, request: Request) -> bool:
@@ -144,25 +151,25 @@ class _CleanupJudge:
 
 
 def _wanted(kind: KindIR, directory: Directory) -> WantedKind:
-    text = kind.text or kind.kind
+    name = kind.text or kind.kind
     if contains_wildcard(kind.kind):
         # Upstream cannot list these kinds either, because no such kind exists.
         return WantedKind(
-            text, (), f"kind {text}: clean-up supports no wildcards in kinds"
+            name, (), f"kind {name}: clean-up supports no wildcards in kinds"
         )
     selector = KindSelector(kind.group, kind.version, kind.kind, "")
-    return WantedKind(text, directory.find(selector))
+    return WantedKind(name, directory.find(selector))
 
 
-def _names(one: FilterIR, resource: Resource) -> bool:
-    return any(kind.kind == resource.kind for kind in one.kinds)
+def _names(filter_ir: FilterIR, resource: Resource) -> bool:
+    return any(kind.kind == resource.kind for kind in filter_ir.kinds)
 
 
 def exact_texts(lists: Iterable[tuple[str, ...]]) -> list[str]:
     """Return all names; none if any list is empty or has a wildcard."""
-    found: dict[str, None] = {}
-    for texts in lists:
-        if not texts or any(map(contains_wildcard, texts)):
+    values: dict[str, None] = {}
+    for listed in lists:
+        if not listed or any(map(contains_wildcard, listed)):
             return []
-        found |= dict.fromkeys(texts)
-    return list(found)
+        values |= dict.fromkeys(listed)
+    return list(values)

@@ -38,8 +38,8 @@ RUNNING: Final = "Running"
 CLUSTER_POLICIES, POLICIES = resources_of(CLEANUP_POLICY)
 DELETING_POLICIES, NAMESPACED_DELETING_POLICIES = resources_of(DELETING_POLICY)
 _RESOURCES: Final = {
-    one.kind: one
-    for one in (
+    resource.kind: resource
+    for resource in (
         CLUSTER_POLICIES,
         POLICIES,
         DELETING_POLICIES,
@@ -132,13 +132,13 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
     """Read a policy; None while it is being deleted. Raises: msgspec.DecodeError."""
-    found = _POLICY.decode(raw)
-    metadata, status = found.metadata, found.status or _Status()
+    policy = _POLICY.decode(raw)
+    metadata, status = policy.metadata, policy.status or _Status()
     of_cel = status.condition_status or _ConditionStatus()
     if metadata.deletion_timestamp:
         return None
     annotations = metadata.annotations or {}
-    ours = tuple((name, annotations.get(name, "")) for name in (DRY_RUN, BUDGET))
+    options = tuple((name, annotations.get(name, "")) for name in (DRY_RUN, BUDGET))
     last = status.last_execution_time
     return StoredPolicy(
         kind=resource.kind,
@@ -153,8 +153,8 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
             == (CONDITION, RUNNING, metadata.generation)
             for condition in (*(status.conditions or ()), *(of_cel.conditions or ()))
         ),
-        annotations=ours,
-        spec=bytes(found.spec),
+        annotations=options,
+        spec=bytes(policy.spec),
     )
 
 
@@ -163,10 +163,10 @@ def is_deleting(resource: Resource) -> bool:
     return resource.group == DELETING_POLICIES.group
 
 
-def seconds_of(text: str) -> int | None:
+def seconds_of(time: str) -> int | None:
     """Return an RFC 3339 time in Unix seconds, or None if the string is invalid."""
     try:
-        return parse_time(RFC3339, text).seconds
+        return parse_time(RFC3339, time).seconds
     except ExpressionFailed:
         return None
 
@@ -205,10 +205,13 @@ def compiled_policy(stored: StoredPolicy, settings: Settings) -> CompiledPolicy:
         "metadata": {"name": stored.name, "namespace": stored.namespace},
         "spec": msgspec.json.decode(stored.spec),
     }
-    found = examine(document)
-    policy = found.document
-    if not isinstance(policy, CleanupPolicy | ClusterCleanupPolicy) or found.problems:
-        raise _invalid(stored, "; ".join(map(str, found.problems)))
+    examined = examine(document)
+    policy = examined.document
+    if (
+        not isinstance(policy, CleanupPolicy | ClusterCleanupPolicy)
+        or examined.problems
+    ):
+        raise _invalid(stored, "; ".join(map(str, examined.problems)))
     schedule, options = schedule_and_options(stored, policy.spec.schedule, settings)
     plan = CleanupPlan(LinkedCleanup(compile_cleanup(policy)))
     return CompiledPolicy(stored, plan, schedule, options)
@@ -228,7 +231,7 @@ def schedule_and_options(
 def _options_of(annotations: Mapping[str, str], settings: Settings) -> RunOptions:
     """Read the annotations. An invalid budget must not count as "no budget"."""
     try:
-        own = parse_budget(annotations[BUDGET])
+        budget = parse_budget(annotations[BUDGET])
     except ExpressionFailed as error:
         reason = f"annotation {BUDGET}: {error.message}"
         raise ExpressionFailed(error.code, reason) from error
@@ -239,7 +242,7 @@ def _options_of(annotations: Mapping[str, str], settings: Settings) -> RunOption
         )
     return RunOptions(
         is_dry_run=settings.cleanup_dry_run or dry_run == "true",
-        budget=own or parse_budget(settings.cleanup_deletion_budget),
+        budget=budget or parse_budget(settings.cleanup_deletion_budget),
     )
 
 

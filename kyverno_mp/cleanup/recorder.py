@@ -73,31 +73,31 @@ class RunRecorder:
         """Count a deleted object; send an Event for each of the first ones."""
         labels = (self._named(candidate), candidate.key[0], self._propagation)
         self._metrics.count(self._words.deleted, (*self._policy.labels, *labels))
-        text = f"successfully {self._words.past} the target resource {candidate.shown}"
-        self._record_first(APPLIED, CLEANED_UP, text, candidate)
+        note = f"successfully {self._words.past} the target resource {candidate.shown}"
+        self._record_first(APPLIED, CLEANED_UP, note, candidate)
 
     def failed(self, candidate: Candidate, reason: str) -> None:
         """Count a failed deletion; send an Event for each of the first ones."""
         self.count_error(self._named(candidate), candidate.key[0])
         infinitive = self._words.infinitive
-        text = f"failed to {infinitive} the target resource {candidate.shown}: {reason}"
-        _log.warning(text, extra=fields(policy=self._policy.shown))
-        self._record_first(ERROR, NONE, text, candidate)
+        note = f"failed to {infinitive} the target resource {candidate.shown}: {reason}"
+        _log.warning(note, extra=fields(policy=self._policy.shown))
+        self._record_first(ERROR, NONE, note, candidate)
 
     def count_error(self, kind: str, namespace: str = "") -> None:
         """Count a failed list or deletion."""
         labels = (*self._policy.labels, kind, namespace, self._propagation)
         self._metrics.count(self._words.errors, labels)
 
-    def error(self, text: str) -> None:
+    def error(self, note: str) -> None:
         """Report a failure of the whole run."""
-        _log.warning(text, extra=fields(policy=self._policy.shown))
-        self._submit(ERROR, NONE, text)
+        _log.warning(note, extra=fields(policy=self._policy.shown))
+        self._submit(ERROR, NONE, note)
 
-    def would_delete(self, text: str) -> None:
+    def would_delete(self, note: str) -> None:
         """Report a dry run."""
-        _log.info(text, extra=fields(policy=self._policy.shown))
-        self._submit("PolicySkipped", NONE, text)
+        _log.info(note, extra=fields(policy=self._policy.shown))
+        self._submit("PolicySkipped", NONE, note)
 
     def hold_halted(self, *, is_halted: bool) -> None:
         """Set the gauge that shows whether the budget halted the last run."""
@@ -106,13 +106,13 @@ class RunRecorder:
     def end(self) -> None:
         """Report the number of objects without an Event of their own."""
         past, infinitive = self._words.past, self._words.infinitive
-        for reason, action, text in (
+        for reason, action, note in (
             (APPLIED, CLEANED_UP, f"successfully {past}"),
             (ERROR, NONE, f"failed to {infinitive}"),
         ):
             more = self._reported[reason] - CLEANUP_EVENTS_MAX
             if more > 0:
-                self._submit(reason, action, f"{text} {more} more resources")
+                self._submit(reason, action, f"{note} {more} more resources")
 
     def _named(self, candidate: Candidate) -> str:
         """Return the object's kind or resource as the metrics name it."""
@@ -120,7 +120,7 @@ class RunRecorder:
         return resource.plural if self._words.by_plural else resource.kind
 
     def _record_first(
-        self, reason: str, action: str, text: str, candidate: Candidate
+        self, reason: str, action: str, note: str, candidate: Candidate
     ) -> None:
         with self._lock:
             self._reported[reason] += 1
@@ -128,10 +128,10 @@ class RunRecorder:
                 return
         resource, (namespace, name) = candidate.resource, candidate.key
         related = Reference(resource.api_version, resource.kind, name, namespace)
-        self._submit(reason, action, text, related)
+        self._submit(reason, action, note, related)
 
     def _submit(
-        self, reason: str, action: str, text: str, related: Reference | None = None
+        self, reason: str, action: str, note: str, related: Reference | None = None
     ) -> None:
         policy = self._policy
         regarding = Reference(
@@ -147,7 +147,7 @@ class RunRecorder:
                 related=related,
                 reason=reason,
                 action=action,
-                note=text,
+                note=note,
                 controller=CONTROLLER,
             )
         )

@@ -76,9 +76,9 @@ class Runner:
             dependencies.events,
             dependencies.metrics,
         )
-        one = _Run(self, policy, claim, steps, recorder)
+        run = _Run(self, policy, claim, steps, recorder)
         try:
-            end = one.do()
+            end = run.do()
         except BudgetExceeded as error:
             recorder.error(error.message)
             return End(is_done=False, reason="Failed", message=error.message)
@@ -100,21 +100,21 @@ class _Run:
         evaluator = Evaluator(self.policy.plan, dependencies)
         total = Batch()
         while True:
-            found = self._scan(evaluator)
-            for failure in found.failures:
+            selected = self._scan(evaluator)
+            for failure in selected.failures:
                 self.recorder.count_error(failure.resource_kind)
             if self.policy.options.is_dry_run:
-                return self._dry_run(found)
-            halted = self._halted(found)
+                return self._dry_run(selected)
+            halted = self._halted(selected)
             if halted is not None:
                 return halted
-            if not found.candidates:
-                return self._end(found, total)
+            if not selected.candidates:
+                return self._end(selected, total)
             self.steps.begin()
-            batch = self._delete(evaluator, found.candidates)
+            batch = self._delete(evaluator, selected.candidates)
             total.add(batch)
-            if not found.is_cut or not batch.deleted:
-                return self._end(found, total)
+            if not selected.is_cut or not batch.deleted:
+                return self._end(selected, total)
 
     def _scan(self, evaluator: Evaluator) -> Scan:
         claim = self.claim
@@ -131,52 +131,52 @@ class _Run:
         batcher = Batcher(dependencies.client, deleter, evaluator, self.recorder, rules)
         return batcher.run(candidates, self.policy.plan.propagation)
 
-    def _dry_run(self, found: Scan) -> End:
-        text = (
-            f"dry run: {found.selected} of {found.matched} matching objects"
+    def _dry_run(self, selected: Scan) -> End:
+        note = (
+            f"dry run: {selected.selected} of {selected.matched} matching objects"
             " would be deleted"
         )
-        if found.candidates:
-            text += f": {shown(found.candidates)}"
-        self.recorder.would_delete(text)
+        if selected.candidates:
+            note += f": {shown(selected.candidates)}"
+        self.recorder.would_delete(note)
         self.recorder.hold_halted(is_halted=False)
-        return End(is_done=True, reason="DryRun", message=_with(text, found))
+        return End(is_done=True, reason="DryRun", message=_with(note, selected))
 
-    def _halted(self, found: Scan) -> End | None:
+    def _halted(self, selected: Scan) -> End | None:
         """Return the End of a run that would exceed its budget, otherwise None."""
         budget = self.policy.options.budget
-        count = found.selected
-        is_halted = budget is not None and not budget.allows(count, found.matched)
+        count = selected.selected
+        is_halted = budget is not None and not budget.allows(count, selected.matched)
         self.recorder.hold_halted(is_halted=is_halted)
         if not is_halted:
             return None
-        text = (
-            f"nothing was deleted: the run would delete {count} of {found.matched}"
+        reason = (
+            f"nothing was deleted: the run would delete {count} of {selected.matched}"
             f" matching objects, and the deletion budget is {budget}. To delete them,"
             f" raise the annotation {BUDGET}; the next run follows the schedule."
-            f" Objects: {shown(found.candidates)}"
+            f" Objects: {shown(selected.candidates)}"
         )
-        self.recorder.error(text)
-        return End(is_done=False, reason="BudgetExceeded", message=text)
+        self.recorder.error(reason)
+        return End(is_done=False, reason="BudgetExceeded", message=reason)
 
-    def _end(self, found: Scan, batch: Batch) -> End:
-        text = f"deleted {batch.deleted} of {found.matched} matching objects"
-        if batch.deleted > found.matched:
-            text = f"deleted {batch.deleted} objects"
+    def _end(self, selected: Scan, batch: Batch) -> End:
+        summary = f"deleted {batch.deleted} of {selected.matched} matching objects"
+        if batch.deleted > selected.matched:
+            summary = f"deleted {batch.deleted} objects"
         for kind in sorted(batch.forbidden):
-            text += f"; cleanup controller has no permission to delete kind {kind}"
+            summary += f"; cleanup controller has no permission to delete kind {kind}"
         for reason in batch.reasons:
-            text += f"; {reason}"
+            summary += f"; {reason}"
         is_forbidden = bool(batch.forbidden) or any(
-            failure.is_permission for failure in found.failures
+            failure.is_permission for failure in selected.failures
         )
-        is_done = not (batch.failed or found.failures)
+        is_done = not (batch.failed or selected.failures)
         reason = "Succeeded" if is_done else "Forbidden" if is_forbidden else "Failed"
-        return End(is_done=is_done, reason=reason, message=_with(text, found))
+        return End(is_done=is_done, reason=reason, message=_with(summary, selected))
 
 
-def _with(text: str, found: Scan) -> str:
-    return "; ".join((text, *(failure.text for failure in found.failures)))
+def _with(summary: str, selected: Scan) -> str:
+    return "; ".join((summary, *(failure.text for failure in selected.failures)))
 
 
 def _may_delete(access: OwnAccess, candidate: Candidate) -> bool:

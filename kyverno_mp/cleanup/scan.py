@@ -109,12 +109,12 @@ def scan(
     Raises: DependencyError when the API server cannot answer, BudgetExceeded when it
     takes too long, and the errors of ``check_continue``.
     """
-    found = Scan()
-    walk = _Walk(found, evaluator, inputs, created_until_s)
-    for resource, kind in resources_of(plan, inputs.directory, found):
-        for scope in scopes_of(plan, resource, kind, inputs, found):
+    result = Scan()
+    walk = _Walk(result, evaluator, inputs, created_until_s)
+    for resource, kind in resources_of(plan, inputs.directory, result):
+        for scope in scopes_of(plan, resource, kind, inputs, result):
             walk.list(scope, kind)
-    return found
+    return result
 
 
 class _Walk:
@@ -122,12 +122,12 @@ class _Walk:
 
     def __init__(
         self,
-        found: Scan,
+        result: Scan,
         evaluator: Evaluator,
         inputs: ScanInputs,
         created_until_s: int | None,
     ) -> None:
-        self._found = found
+        self._found = result
         self._evaluator = evaluator
         self._inputs = inputs
         self._created_until_s = created_until_s
@@ -154,14 +154,14 @@ class _Walk:
             # KYVERNO: a kind that cannot be listed is skipped; other failures end the
             # run (docs/behaviour/controllers 7).
             is_permission = error.code == "kube.forbidden"
-            text = error.message
+            reason = error.message
             if is_permission:
-                text = f"{no_permission('list', kind)}: {text}"
-            self._found.fail(Failure(text, kind, is_permission))
+                reason = f"{no_permission('list', kind)}: {reason}"
+            self._found.fail(Failure(reason, kind, is_permission))
 
     def _take(self, resource: Resource, raw: Json, kind: str) -> None:
         metadata = raw["metadata"]
-        found, uid = self._found, str(metadata.get("uid") or "")
+        result, uid = self._found, str(metadata.get("uid") or "")
         if self._created_until_s is not None:
             created_s = seconds_of(str(metadata.get("creationTimestamp") or ""))
             if created_s is None or created_s > self._created_until_s:
@@ -172,9 +172,9 @@ class _Walk:
         self._count_matched(uid)
         namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
         if verdict is Verdict.UNDECIDED:
-            found.undecided += 1
-            text = f"{resource.kind}/{namespace}/{name} cannot be decided: {reason}"
-            found.fail(Failure(text, kind))
+            result.undecided += 1
+            failure = f"{resource.kind}/{namespace}/{name} cannot be decided: {reason}"
+            result.fail(Failure(failure, kind))
         elif verdict is Verdict.DELETED:
             self._add_candidate(Candidate(resource, (namespace, name), uid))
 
@@ -189,55 +189,61 @@ class _Walk:
             self._found.matched += 1
 
     def _add_candidate(self, candidate: Candidate) -> None:
-        found = self._found
-        found.selected += 1
-        if len(found.candidates) >= CLEANUP_RUN_OBJECTS_MAX:
-            found.is_cut = True
+        result = self._found
+        result.selected += 1
+        if len(result.candidates) >= CLEANUP_RUN_OBJECTS_MAX:
+            result.is_cut = True
             return
-        found.candidates.append(candidate)
+        result.candidates.append(candidate)
 
 
 def resources_of(
-    plan: Plan, directory: Directory, found: Scan
+    plan: Plan, directory: Directory, result: Scan
 ) -> Iterator[tuple[Resource, str]]:
     """Yield each resource to list once, with its kind as spelled in the policy."""
-    known: set[tuple[str, str, str]] = set()
-    for wanted in plan.kinds(directory):
-        text = wanted.text
-        if wanted.problem:
-            found.fail(Failure(wanted.problem, text))
+    yielded: set[tuple[str, str, str]] = set()
+    for kind in plan.kinds(directory):
+        name = kind.text
+        if kind.problem:
+            result.fail(Failure(kind.problem, name))
             continue
         served = [
-            resource for resource in wanted.resources if _VERBS.issubset(resource.verbs)
+            resource for resource in kind.resources if _VERBS.issubset(resource.verbs)
         ]
         if not served:
-            reason = f"kind {text} is not served, or its objects cannot be deleted"
-            found.fail(Failure(reason, text))
-        for one in served:
+            reason = f"kind {name} is not served, or its objects cannot be deleted"
+            result.fail(Failure(reason, name))
+        for served_resource in served:
             # K8S: all versions serve the same objects.
-            key = (one.group, one.plural, one.version if wanted.is_versioned else "")
-            if key in known:
+            key = (
+                served_resource.group,
+                served_resource.plural,
+                served_resource.version if kind.is_versioned else "",
+            )
+            if key in yielded:
                 continue
-            if one.namespaced or not plan.namespace:
-                known.add(key)
-                yield one, text
+            if served_resource.namespaced or not plan.namespace:
+                yielded.add(key)
+                yield served_resource, name
 
 
 def scopes_of(
-    plan: Plan, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
+    plan: Plan, resource: Resource, kind: str, inputs: ScanInputs, result: Scan
 ) -> list[WatchScope]:
     """Return the widest scopes that the account may list, or else single names."""
-    own = plan.namespace
+    policy_namespace = plan.namespace
     access = inputs.access
-    if access is None or access.allows("list", resource, own):
-        return [WatchScope(resource=resource, namespace=own)]
+    if access is None or access.allows("list", resource, policy_namespace):
+        return [WatchScope(resource=resource, namespace=policy_namespace)]
     names, named = plan.exact(resource)
-    spaces: Collection[str] = [own] if own or not resource.namespaced else ()
+    spaces: Collection[str] = (
+        [policy_namespace] if policy_namespace or not resource.namespaced else ()
+    )
     if not spaces:
         spaces = named or sorted(inputs.bound_namespaces())
     scopes = []
     for space in spaces or ("",):
-        if space != own and access.allows("list", resource, space):
+        if space != policy_namespace and access.allows("list", resource, space):
             scopes.append(WatchScope(resource=resource, namespace=space))
             continue
         scopes += [
@@ -251,7 +257,7 @@ def scopes_of(
             if access.allows("list", resource, space, name)
         ]
     if not scopes:
-        found.fail(Failure(no_permission("list", kind), kind, is_permission=True))
+        result.fail(Failure(no_permission("list", kind), kind, is_permission=True))
     return scopes
 
 

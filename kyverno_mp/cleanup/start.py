@@ -13,14 +13,10 @@ The threads, and what each writes:
     ttl-delete   deletions of labelled objects
 """
 
-import re
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
-
-import msgspec
 
 from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.controller import CleanupController, Family, Places, key_text
@@ -41,12 +37,11 @@ from kyverno_mp.cleanup.policy import (
 )
 from kyverno_mp.cleanup.runner import Runner
 from kyverno_mp.cleanup.ttl.run import TtlCleanup
-from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.cache import Informer, Project
-from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import CLEANUP_POLICIES_MAX, CLEANUP_SHOWN_MAX
+from kyverno_mp.pool.stored import StoredPolicies
+from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.settings.settings import Settings
@@ -57,60 +52,11 @@ DELETING: Final = "deleting-controller"
 """Names of the controllers, the same as upstream's."""
 _WORKERS: Final = 3
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=60.0)
-_HEALTH_S: Final = 5.0
-_LEASE_S: Final = 0.5
-_STOP_S: Final = 3.0
-_FAILING: Final = 3
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 def run(dependencies: CleanupDependencies, stop: threading.Event) -> None:
     """Clean up until ``stop`` is set or the lease is lost."""
-    cleanup = Cleanup(dependencies)
-    cleanup.start()
-    reported_s = float("-inf")
-    try:
-        while not stop.wait(_LEASE_S) and dependencies.holds_lease():
-            if time.monotonic() - reported_s >= _HEALTH_S:
-                cleanup.resync()
-                dependencies.health(cleanup.problems())
-                reported_s = time.monotonic()
-    finally:
-        cleanup.stop()
-
-
-class StoredPolicies:
-    """The policies of one family; each of its two kinds has an informer."""
-
-    def __init__(
-        self, client: Client, cluster_wide: Resource, namespaced: Resource
-    ) -> None:
-        self._objects = Objects(client)
-        self.informers = [
-            Informer(client, WatchScope(resource=one), _projection(one))
-            for one in (cluster_wide, namespaced)
-        ]
-
-    def get(self, key: Key) -> StoredPolicy | None:
-        """Return the policy, or None if it does not exist."""
-        return self._of(key).get(key)
-
-    def newest(self, key: Key) -> StoredPolicy | None:
-        """Return the policy; read it live while the watch is interrupted.
-
-        Raises: DependencyError.
-        """
-        informer = self._of(key)
-        if not informer.failures:
-            return informer.get(key)
-        resource = informer.scope.resource
-        raw = self._objects.find(resource, key)
-        return (
-            None if raw is None else stored_policy(resource, msgspec.json.encode(raw))
-        )
-
-    def _of(self, key: Key) -> Informer[StoredPolicy]:
-        return self.informers[1 if key[0] else 0]
+    run_term(Cleanup(dependencies), dependencies, stop)
 
 
 class Cleanup:
@@ -122,9 +68,11 @@ class Cleanup:
         access = OwnAccess(dependencies.client, clock.monotonic_s)
         kinds = Kinds(dependencies.client, clock.monotonic_s, dependencies.served)
         client = dependencies.client
-        self.policies = StoredPolicies(client, CLUSTER_POLICIES, POLICIES)
+        self.policies = StoredPolicies(
+            client, (CLUSTER_POLICIES, POLICIES), stored_policy
+        )
         self.deleting = StoredPolicies(
-            client, DELETING_POLICIES, NAMESPACED_DELETING_POLICIES
+            client, (DELETING_POLICIES, NAMESPACED_DELETING_POLICIES), stored_policy
         )
         self.exceptions = Exceptions(client, dependencies.settings)
         self.queue: WorkQueue[Request] = WorkQueue(
@@ -138,10 +86,10 @@ class Cleanup:
             DELETING: self.deleting.informers,
         }
         self._controllers = {
-            one.name: CleanupController(
-                dependencies, one, runner, places, self._stopping.is_set
+            family.name: CleanupController(
+                dependencies, family, runner, places, self._stopping.is_set
             )
-            for one in self._made_families(dependencies.settings)
+            for family in self._made_families(dependencies.settings)
         }
         self.controllers = Controllers(
             self.queue,
@@ -182,9 +130,7 @@ class Cleanup:
         self.ttl.stop()
         for informer in self._all_informers():
             informer.stop()
-        end_s = time.monotonic() + _STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
+        join(self._threads)
         self.leave()
 
     def leave(self) -> None:
@@ -194,11 +140,9 @@ class Cleanup:
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        failing = [
-            f"watch of {informer.scope.resource.plural}: {informer.last_error}"
-            for informer in self._all_informers()
-            if informer.failures >= _FAILING and not _may_lack(informer)
-        ]
+        failing = watch_problems(
+            informer for informer in self._all_informers() if not _may_lack(informer)
+        )
         more = sum(map(len, self.informers)) - CLEANUP_POLICIES_MAX
         if more > 0:
             failing.append(
@@ -206,13 +150,13 @@ class Cleanup:
                 " do not run"
             )
         refused = [
-            text
+            problem
             for controller in self._controllers.values()
-            for text in controller.problems()
+            for problem in controller.problems()
         ]
         return [*failing, *refused[:CLEANUP_SHOWN_MAX], *self.ttl.problems()]
 
-    def resync(self) -> None:
+    def report(self) -> None:
         """Add all policies again if some were dropped because the queue was full."""
         if self.queue.dropped != self._dropped:
             self._dropped = self.queue.dropped
@@ -248,9 +192,4 @@ class Cleanup:
 
 def _may_lack(informer: Informer[Any]) -> bool:
     """Return whether the kind may be missing because the installed CRDs are too old."""
-    resource = informer.scope.resource
-    return is_deleting(resource) and bool(_NOT_SERVED.search(informer.last_error))
-
-
-def _projection(resource: Resource) -> Project[StoredPolicy]:
-    return lambda raw: stored_policy(resource, raw)
+    return informer.is_absent and is_deleting(informer.scope.resource)

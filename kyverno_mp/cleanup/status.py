@@ -141,9 +141,10 @@ class Statuses:
         )
         # A new version of a policy that could not run may be able to run.
         conditions = [
-            one
-            for one in _others(raw, holder, _PERMITTED)
-            if one.get("type") != CONDITION or one.get("reason") not in _NOT_READY
+            condition
+            for condition in _others(raw, holder, _PERMITTED)
+            if condition.get("type") != CONDITION
+            or condition.get("reason") not in _NOT_READY
         ]
         conditions.append(condition)
         changed = {**holder, "conditions": conditions, "ready": _is_ready(conditions)}
@@ -151,15 +152,15 @@ class Statuses:
 
     def _write_first(self, policy: CompiledPolicy, end: End, claim: Claim) -> bool:
         """Write the time and state of a run if it is still due."""
-        taken = [False]
+        accepted = [False]
 
         def edit(fresh: StoredPolicy, raw: Json) -> Json | None:
             del fresh
-            found = self._claim_of(policy, raw)
-            taken[0] = found is not None and not found.is_resumed
-            return self._with(raw, end, claim.began_s) if taken[0] else None
+            new_claim = self._claim_of(policy, raw)
+            accepted[0] = new_claim is not None and not new_claim.is_resumed
+            return self._with(raw, end, claim.began_s) if accepted[0] else None
 
-        return self._change(policy.stored, edit) and taken[0]
+        return self._change(policy.stored, edit) and accepted[0]
 
     def _claim_of(self, policy: CompiledPolicy, raw: Json) -> Claim | None:
         fresh = stored_policy(policy.stored.resource, msgspec.json.encode(raw))
@@ -184,8 +185,8 @@ class Statuses:
             fresh = stored_policy(stored.resource, msgspec.json.encode(raw))
             return None if fresh is None else edit(fresh, raw)
 
-        found = self._objects.change(stored.resource, stored.key, decided, _STATUS)
-        return found is not None
+        changed = self._objects.change(stored.resource, stored.key, decided, _STATUS)
+        return changed is not None
 
     def _with(self, raw: Json, end: End, last_s: int | None) -> Json:
         """Return the policy with this result in its status."""
@@ -213,8 +214,10 @@ class Statuses:
         self, raw: Json, name: str, state: tuple[str, str], message: str, holder: Json
     ) -> Json:
         """Return a condition; ``state``: its status and reason."""
-        given = holder.get("conditions") or ()
-        before: Json = next((one for one in given if one.get("type") == name), {})
+        conditions = holder.get("conditions") or ()
+        before: Json = next(
+            (condition for condition in conditions if condition.get("type") == name), {}
+        )
         return {
             "type": name,
             "status": state[0],
@@ -257,11 +260,11 @@ def _is_ready(conditions: Iterable[Json]) -> bool:
     )
 
 
-def cut(text: str) -> str:
+def cut(message: str) -> str:
     """Truncate a message to the length that a condition may have."""
-    if len(text) <= CLEANUP_MESSAGE_CHARACTERS_MAX:
-        return text
-    return text[: CLEANUP_MESSAGE_CHARACTERS_MAX - 3] + "..."
+    if len(message) <= CLEANUP_MESSAGE_CHARACTERS_MAX:
+        return message
+    return message[: CLEANUP_MESSAGE_CHARACTERS_MAX - 3] + "..."
 
 
 def _time_text(moment: datetime) -> str:

@@ -28,15 +28,13 @@ from kyverno_mp.background.generate.preview import (
     Preview,
     Previewer,
 )
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
     GENERATING_POLICIES,
     NAMESPACED_GENERATING_POLICIES,
-    GeneratingPolicies,
+    generating_policies,
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
-from kyverno_mp.background.generating.register import Register as CelRegister
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
@@ -46,6 +44,7 @@ from kyverno_mp.background.policies import (
     ready_policy,
     stored_policy,
 )
+from kyverno_mp.background.register import KindRegister, RuleRegister
 from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.preview import PreviewCommand, PreviewOptions, print_columns
 from kyverno_mp.cli.cluster.preview_data import listed, preview_data
@@ -117,7 +116,7 @@ class _Parts:
     def of_rules(self) -> Previewer:
         """Return the previewer of generate rules."""
         downstream = self._downstream
-        register = Register(self._client, self._options.kyverno, downstream.guard)
+        register = RuleRegister(self._client, self._options.kyverno, downstream.guard)
         return Previewer(
             Generator(
                 *(self._needs, self._triggers, downstream, register),
@@ -136,9 +135,9 @@ class _Parts:
         guard, options = self._downstream.guard, self._options
         return GeneratingPreviewer(
             self._needs,
-            GeneratingPolicies(self._client, options.exceptions),
+            generating_policies(self._client, options.exceptions),
             *(self._kinds, self._triggers),
-            CelRegister(self._client, options.kyverno, guard, lambda: None),
+            KindRegister(self._client, options.kyverno, guard, lambda: None),
             self._planner,
         )
 

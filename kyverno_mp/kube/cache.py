@@ -42,6 +42,8 @@ _PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
 """Number of failures after which a server error causes a new list."""
+NOT_SERVED: Final = "kube.not_found"
+_FORBIDDEN: Final = "kube.forbidden"
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
 """Codes of failures that the server reported, possibly with a Retry-After."""
 _CALLS_MAX: Final = 2
@@ -97,6 +99,7 @@ class Informer(Generic[T]):
         nothing.
         """
         self.last_error = ""
+        self.last_code = ""
         self._retry_after_s = 0.0
         self.notified_version = ""
         """The handlers were called for all changes up to this resource version."""
@@ -143,6 +146,16 @@ class Informer(Generic[T]):
     def synced(self) -> bool:
         """Whether all objects were listed at least once."""
         return self._synced.is_set()
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the API server does not serve the kind; its definition may exist."""
+        return bool(self.failures) and self.last_code == NOT_SERVED
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the account was never allowed to list the objects."""
+        return not self.synced and self.last_code == _FORBIDDEN
 
     def get(self, key: Key) -> T | None:
         """Return the projection of one object."""
@@ -221,7 +234,7 @@ class Informer(Generic[T]):
             return
         self._count()
         self._is_silent = isinstance(error, DeadlinePassed)
-        self.last_error = error.message
+        self.last_error, self.last_code = error.message, error.code
         if error.code in _ANSWERS:
             self._retry_after_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:

@@ -11,12 +11,11 @@ polls. The projections omit fields that do not affect evaluation (most of the st
 versions, managed fields), so that few of our own status writes cause a compilation.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -60,7 +59,6 @@ CEL_RESOURCES: Final = {
     for stored in row.stored
 }
 _OF_AUTHORIZERS: Final = (CEL_RESOURCES[OF_AUTHORIZERS.name], CEL_EXCEPTIONS)
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 class ClusterPolicies:
@@ -149,7 +147,7 @@ class ClusterPolicies:
     @property
     def is_complete(self) -> bool:
         """Return whether all policies in CEL were listed, or have no served kind."""
-        return all(one.synced or is_not_served(one) for one in self.cel_informers)
+        return all(one.synced or one.is_absent for one in self.cel_informers)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
@@ -376,11 +374,6 @@ def _of_kind(
 
 def _rbac(plural: str, *, namespaced: bool) -> Resource:
     return Resource(group=_RBAC, version="v1", plural=plural, namespaced=namespaced)
-
-
-def is_not_served(informer: Informer[Any]) -> bool:
-    """Return whether the API server lacks the resource of an informer."""
-    return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
 
 
 def _name_of(resource: Resource, key: Key) -> str:

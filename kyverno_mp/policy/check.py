@@ -150,11 +150,13 @@ def first_error_like_upstream(
     subject = Subject(document, computed, cluster_kinds)
     for stage in STAGES:
         if stage is check_fields:
-            text = aggregate(stage(subject))
+            message = aggregate(stage(subject))
         else:
-            text = next((one.upstream for one in stage(subject) if one.upstream), "")
-        if text:
-            return text
+            message = next(
+                (problem.upstream for problem in stage(subject) if problem.upstream), ""
+            )
+        if message:
+            return message
     return ""
 
 
@@ -174,10 +176,16 @@ def _check_other(
 
 def aggregate(problems: Iterable[Problem]) -> str:
     """Join upstream's messages like field errors; return "" if there are none."""
-    texts = list(
+    messages = list(
         dict.fromkeys(problem.upstream for problem in problems if problem.upstream)
     )
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
+    return (
+        messages[0]
+        if len(messages) == 1
+        else f"[{', '.join(messages)}]"
+        if messages
+        else ""
+    )
 
 
 def _unique(problems: Iterable[Problem]) -> tuple[Problem, ...]:

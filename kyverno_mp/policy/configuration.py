@@ -89,19 +89,19 @@ def decode_configuration(
 
     An absent ConfigMap is ``{}``, so that only ``base`` is used.
     """
-    found: dict[str, Any] = {}
+    decoded: dict[str, Any] = {}
     problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
     for key, (fields, read) in _READERS.items():
         if key not in data:
             continue
         try:
-            one = read(data[key])
-            _check_expressions(one.get("match_conditions") or (), check_expression)
-            found.update(one)
+            values = read(data[key])
+            _check_expressions(values.get("match_conditions") or (), check_expression)
+            decoded.update(values)
         except ValueError as error:
             problems.append(f"{key}: {error}; the last good value stays in force")
-            found.update({name: getattr(last, name) for name in fields})
-    return Decoded(msgspec.structs.replace(base, **found), tuple(problems))
+            decoded.update({name: getattr(last, name) for name in fields})
+    return Decoded(msgspec.structs.replace(base, **decoded), tuple(problems))
 
 
 _Found = dict[str, Any]
@@ -109,25 +109,25 @@ _Reader = Callable[[str], _Found]
 
 
 def _text(name: str) -> _Reader:
-    return lambda text: {name: text}
+    return lambda value: {name: value}
 
 
-def _filters(text: str) -> _Found:
+def _filters(value: str) -> _Found:
     # KYVERNO: text outside of filters is ignored. Upstream also accepts a string
     # without filters, and then evaluates requests that the last value excluded.
-    if text.strip() and not filters_in(text):
-        raise ValueError(filters_problem(text))
-    return {"resource_filters": text}
+    if value.strip() and not filters_in(value):
+        raise ValueError(filters_problem(value))
+    return {"resource_filters": value}
 
 
 _TEXTS: Final = msgspec.json.Decoder(dict[str, str] | None)
 
 
 def _bool(name: str) -> _Reader:
-    def read(text: str) -> _Found:
-        if text not in _TRUE | _FALSE:
-            raise ValueError(f"{text!r} is not true or false")
-        return {name: text in _TRUE}
+    def read(value: str) -> _Found:
+        if value not in _TRUE | _FALSE:
+            raise ValueError(f"{value!r} is not true or false")
+        return {name: value in _TRUE}
 
     return read
 
@@ -135,44 +135,44 @@ def _bool(name: str) -> _Reader:
 def _labels(name: str, *, values: bool) -> _Reader:
     """Read a JSON map of labels, or of annotations, whose values can be any string."""
 
-    def read(text: str) -> _Found:
-        found = decode_with(_TEXTS, text) or {}
-        for key, value in found.items():
+    def read(document: str) -> _Found:
+        labels = decode_with(_TEXTS, document) or {}
+        for key, value in labels.items():
             if not is_label_key(key):
                 raise ValueError(f"{key!r} is not a key that Kubernetes takes")
             if values and not is_label_value(value):
                 raise ValueError(f"{value!r} is not a label's value")
-        return {name: found}
+        return {name: labels}
 
     return read
 
 
-def _registry(text: str) -> _Found:
-    host = text.partition("/")[0]
+def _registry(value: str) -> _Found:
+    host = value.partition("/")[0]
     if (
         len(host.replace(".", "")) > _DNS_LENGTH_MAX
         or not _DNS_NAME.fullmatch(host)
         or _IPV4.fullmatch(host)
     ):
         raise ValueError(f"{host!r} is not a valid DNS hostname")
-    return {"default_registry": text}
+    return {"default_registry": value}
 
 
-def _actions(text: str) -> _Found:
-    items = (item.strip() for item in text.split(","))
+def _actions(value: str) -> _Found:
+    items = (item.strip() for item in value.split(","))
     return {"success_event_actions": tuple(item for item in items if item)}
 
 
-def _threshold(text: str) -> _Found:
-    if not _INTEGER.fullmatch(text) or abs(int(text)) > _INT64_MAX:
-        raise ValueError(f"{text!r} is not a whole number")
-    return {"update_request_threshold": int(text)}
+def _threshold(value: str) -> _Found:
+    if not _INTEGER.fullmatch(value) or abs(int(value)) > _INT64_MAX:
+        raise ValueError(f"{value!r} is not a whole number")
+    return {"update_request_threshold": int(value)}
 
 
-def _context_size(text: str) -> _Found:
-    quantity = parse_quantity(text)
+def _context_size(value: str) -> _Found:
+    quantity = parse_quantity(value)
     if quantity is None:
-        raise ValueError(f"{text!r}: {quantity_error(text)}")
+        raise ValueError(f"{value!r}: {quantity_error(value)}")
     size = quantity.approximate()
     # KYVERNO: zero and negative sizes mean no limit (pkg/engine/context). Here the
     # limit is then as high as memory allows.
@@ -200,11 +200,11 @@ class _Webhooks(msgspec.Struct, rename="camel"):
 _WEBHOOKS: Final = msgspec.json.Decoder(_Webhooks | None)
 
 
-def _webhooks(text: str) -> _Found:
-    given = decode_with(_WEBHOOKS, text) or _Webhooks()
+def _webhooks(value: str) -> _Found:
+    webhooks = decode_with(_WEBHOOKS, value) or _Webhooks()
     return {
-        "namespace_selector": _selector(given.namespace_selector),
-        "object_selector": _selector(given.object_selector),
+        "namespace_selector": _selector(webhooks.namespace_selector),
+        "object_selector": _selector(webhooks.object_selector),
     }
 
 
@@ -222,16 +222,16 @@ def _selector(selector: _Selector | None) -> Json | None:
     )
     if error:
         raise ValueError(error)
-    found: dict[str, Json] = {"matchLabels": labels} if labels else {}
+    term_selector: dict[str, Json] = {"matchLabels": labels} if labels else {}
     if terms:
-        found["matchExpressions"] = [_term(term) for term in terms]
-    return found
+        term_selector["matchExpressions"] = [_term(term) for term in terms]
+    return term_selector
 
 
 def _term(term: _Term) -> dict[str, Json]:
     # K8S: the API server omits an empty list of values.
-    found: dict[str, Json] = {"key": term.key, "operator": term.operator}
-    return found | {"values": list(term.values)} if term.values else found
+    expression: dict[str, Json] = {"key": term.key, "operator": term.operator}
+    return expression | {"values": list(term.values)} if term.values else expression
 
 
 class _Condition(msgspec.Struct):
@@ -242,14 +242,18 @@ class _Condition(msgspec.Struct):
 _CONDITIONS: Final = msgspec.json.Decoder(tuple[_Condition, ...] | None)
 
 
-def _conditions(text: str) -> _Found:
-    given = decode_with(_CONDITIONS, text) or ()
-    if len(given) > MATCH_CONDITIONS_MAX:
+def _conditions(value: str) -> _Found:
+    conditions = decode_with(_CONDITIONS, value) or ()
+    if len(conditions) > MATCH_CONDITIONS_MAX:
         raise ValueError(f"more than {MATCH_CONDITIONS_MAX} conditions")
-    names = {one.name for one in given}
-    if len(names) < len(given) or not all(is_label_key(name) for name in names):
+    names = {condition.name for condition in conditions}
+    if len(names) < len(conditions) or not all(is_label_key(name) for name in names):
         raise ValueError("names must be qualified names, each once")
-    return {"match_conditions": tuple(msgspec.to_builtins(one) for one in given)}
+    return {
+        "match_conditions": tuple(
+            msgspec.to_builtins(condition) for condition in conditions
+        )
+    }
 
 
 def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> None:
@@ -263,10 +267,10 @@ def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> 
             raise ValueError(f"{condition['name']}: {reason}")
 
 
-def decode_with(decoder: msgspec.json.Decoder[Any], text: str) -> Any:
+def decode_with(decoder: msgspec.json.Decoder[Any], value: str) -> Any:
     """Decode JSON with names in any case. Raises: ValueError, readable."""
     try:
-        raw = msgspec.json.decode(text.encode("utf-8", "replace"))
+        raw = msgspec.json.decode(value.encode("utf-8", "replace"))
         named = with_names_of(raw, decoder.type)
         return decoder.decode(msgspec.json.encode(named))
     except (msgspec.DecodeError, RecursionError) as error:

@@ -14,17 +14,17 @@ from typing import Final
 _VERSION: Final = re.compile(r"v[0-9]((alpha|beta)[0-9])?|\*")
 
 
-def bare_kind(text: str) -> str:
+def bare_kind(shown_kind: str) -> str:
     """Return the kind without group, version and subresource."""
-    parts = text.split("/")
+    parts = shown_kind.split("/")
     is_version = _VERSION.fullmatch(parts[0]) is not None
     match parts:
         case [only]:
             kind = only.replace(".", "/", 1)
         case ["*", "*"]:
-            kind = text
+            kind = shown_kind
         case [_, last]:
-            kind = last.replace(".", "/", 1) if is_version else text
+            kind = last.replace(".", "/", 1) if is_version else shown_kind
         case [_, second, last]:
             kind = f"{second}/{last}" if is_version else last.replace(".", "/", 1)
         case [_, _, third, last]:

@@ -61,13 +61,15 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
         """Return the exposure of a metric."""
         return self.exposure.get(metric.removesuffix(_COUNTER), _AS_IT_IS)
 
-    def buckets_of(self, metric: str, own: tuple[float, ...] = ()) -> tuple[float, ...]:
+    def buckets_of(
+        self, metric: str, default: tuple[float, ...] = ()
+    ) -> tuple[float, ...]:
         """Return the bucket boundaries of a histogram.
 
-        ``own``: default boundaries of a metric that the general boundaries do not fit.
+        ``default``: of a metric that the general boundaries do not fit.
         """
         chosen = self.exposure_of(metric).bucket_boundaries
-        return chosen or own or self.bucket_boundaries
+        return chosen or default or self.bucket_boundaries
 
 
 _AS_IT_IS: Final = Exposure()
@@ -84,23 +86,23 @@ def decode_metrics_configuration(
     data: Mapping[str, str], last: MetricsConfiguration
 ) -> MetricsDecoded:
     """Read ``data``; ``last`` is used for invalid values."""
-    found: dict[str, Any] = {}
+    decoded: dict[str, Any] = {}
     problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
     for key, (fields, read) in _READERS.items():
         if key not in data:
             continue
         try:
-            found.update(read(data[key]))
+            decoded.update(read(data[key]))
         except ValueError as error:
             problems.append(f"{key}: {error}; the last good value stays in force")
-            found.update({name: getattr(last, name) for name in fields})
-    return MetricsDecoded(MetricsConfiguration(**found), tuple(problems))
+            decoded.update({name: getattr(last, name) for name in fields})
+    return MetricsDecoded(MetricsConfiguration(**decoded), tuple(problems))
 
 
-def _interval(text: str) -> dict[str, Any]:
-    nanoseconds = parse_duration(text)
+def _interval(value: str) -> dict[str, Any]:
+    nanoseconds = parse_duration(value)
     if nanoseconds is None:
-        raise ValueError(duration_error(text))
+        raise ValueError(duration_error(value))
     return {"refresh_interval_s": max(0.0, nanoseconds / 1e9)}
 
 
@@ -112,23 +114,23 @@ class _Namespaces(msgspec.Struct):
 _NAMESPACES: Final = msgspec.json.Decoder(_Namespaces | None)
 
 
-def _namespaces(text: str) -> dict[str, Any]:
-    given = decode_with(_NAMESPACES, text) or _Namespaces()
+def _namespaces(value: str) -> dict[str, Any]:
+    namespaces = decode_with(_NAMESPACES, value) or _Namespaces()
     return {
-        "include_namespaces": given.include or (),
-        "exclude_namespaces": given.exclude or (),
+        "include_namespaces": namespaces.include or (),
+        "exclude_namespaces": namespaces.exclude or (),
     }
 
 
-def _boundaries(text: str) -> dict[str, Any]:
-    items = [item.strip() for item in text.split(",")] if text.strip() else []
-    found = []
+def _boundaries(value: str) -> dict[str, Any]:
+    items = [item.strip() for item in value.split(",")] if value.strip() else []
+    boundaries = []
     for item in items:
         try:
-            found.append(float(item))
+            boundaries.append(float(item))
         except ValueError:
             raise ValueError(f"invalid boundary value '{item}'") from None
-    return {"bucket_boundaries": _checked(tuple(found))}
+    return {"bucket_boundaries": _checked(tuple(boundaries))}
 
 
 def _checked(boundaries: tuple[float, ...]) -> tuple[float, ...]:
@@ -150,18 +152,18 @@ class _Exposed(msgspec.Struct, rename="camel"):
 _EXPOSURES: Final = msgspec.json.Decoder(dict[str, _Exposed] | None)
 
 
-def _exposure(text: str) -> dict[str, Any]:
-    given = decode_with(_EXPOSURES, text) or {}
+def _exposure(value: str) -> dict[str, Any]:
+    exposures = decode_with(_EXPOSURES, value) or {}
     # Upstream's chart uses names of counters with _total, which have no effect upstream
     # (docs/behaviour/controllers 14.13). Here both names refer to the metric.
     return {
         "exposure": {
             name.removesuffix(_COUNTER): Exposure(
-                enabled=one.enabled is not False,
-                disabled_labels=one.disabled_label_dimensions or (),
-                bucket_boundaries=_checked(one.bucket_boundaries or ()),
+                enabled=exposure.enabled is not False,
+                disabled_labels=exposure.disabled_label_dimensions or (),
+                bucket_boundaries=_checked(exposure.bucket_boundaries or ()),
             )
-            for name, one in given.items()
+            for name, exposure in exposures.items()
         }
     }
 

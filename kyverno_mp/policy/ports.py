@@ -136,9 +136,9 @@ class BuiltInKinds:
         cluster = [
             resource for resource in self._resources if not resource.is_namespaced
         ]
-        self._cluster_kinds = frozenset(one.kind for one in cluster) | frozenset(
-            f"{one.api_version}/{one.kind}" for one in cluster
-        )
+        self._cluster_kinds = frozenset(
+            resource.kind for resource in cluster
+        ) | frozenset(f"{resource.api_version}/{resource.kind}" for resource in cluster)
 
     @property
     def is_complete(self) -> bool:
@@ -147,7 +147,7 @@ class BuiltInKinds:
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
         """Return all resources that the selector's four patterns match."""
-        found = []
+        resources = []
         for resource in self._resources:
             if not (
                 matches(selector.group, resource.group)
@@ -156,13 +156,13 @@ class BuiltInKinds:
             ):
                 continue
             if not selector.subresource:
-                found.append(FoundKind(resource))
+                resources.append(FoundKind(resource))
                 continue
             names = (
                 n for n in resource.subresources if matches(selector.subresource, n)
             )
-            found.extend(FoundKind(resource, name) for name in names)
-        return found
+            resources.extend(FoundKind(resource, name) for name in names)
+        return resources
 
     def cluster_kinds(self) -> frozenset[str]:
         """Return ``Kind`` and ``group/version/Kind`` of cluster-scoped kinds."""

@@ -37,10 +37,10 @@ class Problem(NamedTuple):
     """The fields that exist beside an unknown one."""
 
     def __str__(self) -> str:
-        place = f"{self.path} (rule {self.rule})" if self.rule else self.path
+        path = f"{self.path} (rule {self.rule})" if self.rule else self.path
         if self.column:
-            place += f", column {self.column}"
-        return f"{place}: {self.reason}" if place else self.reason
+            path += f", column {self.column}"
+        return f"{path}: {self.reason}" if path else self.reason
 
 
 class Findings(NamedTuple):
@@ -53,25 +53,25 @@ class Findings(NamedTuple):
 class DocumentInvalid(PolicyInvalid):
     """A rejected document; ``problems`` has all reasons, and the message joins them."""
 
-    def __init__(self, problems: Iterable[Problem], where: Where) -> None:
+    def __init__(self, problems: Iterable[Problem], location: Where) -> None:
         self.problems = tuple(problems)
         first = self.problems[0]
-        super().__init__(first.code, "; ".join(map(str, self.problems)), where)
+        super().__init__(first.code, "; ".join(map(str, self.problems)), location)
 
 
 def rule_name(raw: Json, path: str) -> str:
     """Return the name of the rule that contains ``path``, "" without one."""
-    found = _RULE_PATH.match(path)
-    if found is None:
+    rule_match = _RULE_PATH.match(path)
+    if rule_match is None:
         return ""
     try:
-        name = raw["spec"]["rules"][int(found[1])]["name"]
+        name = raw["spec"]["rules"][int(rule_match[1])]["name"]
     except (KeyError, IndexError, TypeError):
         return ""
     return name if type(name) is str else ""
 
 
-def too_deep(where: Where) -> PolicyInvalid:
+def too_deep(location: Where) -> PolicyInvalid:
     """Return the error for a document that is nested too deeply."""
     message = f"nested deeper than {JSON_DEPTH_MAX} levels"
-    return PolicyInvalid("policy.too_deep", message, where)
+    return PolicyInvalid("policy.too_deep", message, location)

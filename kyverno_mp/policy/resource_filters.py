@@ -14,22 +14,22 @@ _PARTS: Final = 3
 _SHOWN: Final = 40
 
 
-def filters_in(text: str) -> list[list[str]]:
+def filters_in(filters: str) -> list[list[str]]:
     """Return the parts of each filter as written; ignore text outside of filters."""
-    return [found.split(",") for found in _FILTER.findall(text)]
+    return [filter_parts.split(",") for filter_parts in _FILTER.findall(filters)]
 
 
-def filters_problem(text: str) -> str:
-    """Describe the part of ``text`` that is ignored or never matches, "" for none."""
-    outside = _FILTER.sub(" ", text).strip(" \t\r\n,")
+def filters_problem(filters: str) -> str:
+    """Describe what is ignored or never matches in ``filters``, "" for none."""
+    outside = _FILTER.sub(" ", filters).strip(" \t\r\n,")
     if outside:
         return f"expected [Kind,namespace,name][...], found {outside[:_SHOWN]!r}"
-    for parts in filters_in(text):
-        shown = "[" + ",".join(parts) + "]"
+    for parts in filters_in(filters):
+        filter_shown = "[" + ",".join(parts) + "]"
         if len(parts) != _PARTS:
-            return f"{shown}: expected three parts, [Kind,namespace,name]"
+            return f"{filter_shown}: expected three parts, [Kind,namespace,name]"
         if any(part != part.strip() for part in parts):
-            return f"{shown}: spaces count, and no name contains spaces"
+            return f"{filter_shown}: spaces count, and no name contains spaces"
         if not parts[0]:
-            return f"{shown}: expected a kind before the first comma"
+            return f"{filter_shown}: expected a kind before the first comma"
     return ""

@@ -110,10 +110,10 @@ def _kyverno_schema(version: str, kind: str) -> Schema | None:
 
 
 def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
-    for known in kinds:
-        for one in known.versions:
-            if (known.kind, one.name) == (kind, version):
-                schema: Schema = record(dict(one.all_fields()))
+    for candidate in kinds:
+        for served in candidate.versions:
+            if (candidate.kind, served.name) == (kind, version):
+                schema: Schema = record(dict(served.all_fields()))
                 return schema
     return None
 
@@ -136,10 +136,10 @@ def kyverno_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
-    wanted = schema.get("type")
-    if wanted is not None and type(value) not in _TYPES[wanted]:
+    expected = schema.get("type")
+    if expected is not None and type(value) not in _TYPES[expected]:
         got = _NAMES.get(type(value), "null")
-        yield Problem("policy.type", path, "", f"must be of type {wanted}, got {got}")
+        yield Problem("policy.type", path, "", f"must be of type {expected}, got {got}")
         yield from _unknown_below(value, path)
         return
     if type(value) is dict:
@@ -154,24 +154,26 @@ def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
 
 def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Problem]:
     # K8S: a null is treated as absent.
-    given = {name: item for name, item in value.items() if item is not None}
+    present = {name: item for name, item in value.items() if item is not None}
     for name in schema.get("required") or ():
-        if name not in given:
+        if name not in present:
             yield Problem("policy.required", _child(path, name), "", "is required")
-    known = schema.get("properties") or {}
-    others = schema.get("additionalProperties")
+    properties = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
     is_open = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
     for name, item in value.items():
-        place = _child(path, name)
-        if item is None and (name in known or is_open or type(others) is dict):
+        field_path = _child(path, name)
+        if item is None and (name in properties or is_open or type(additional) is dict):
             continue
-        if name in known:
-            yield from _problems(item, known[name], place)
-        elif type(others) is dict:
-            yield from _problems(item, others, place)
-        elif known and not is_open:
+        if name in properties:
+            yield from _problems(item, properties[name], field_path)
+        elif type(additional) is dict:
+            yield from _problems(item, additional, field_path)
+        elif properties and not is_open:
             reason = f'unknown field "{name}"'
-            yield Problem(UNKNOWN_FIELD, place, "", reason, known=tuple(known))
+            yield Problem(
+                UNKNOWN_FIELD, field_path, "", reason, known=tuple(properties)
+            )
     refused = schema.get("not")
     if refused and not any(_problems(value, refused, path)):
         both = " and ".join(refused["required"])
@@ -191,16 +193,16 @@ def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if not keys and schema.get("x-kubernetes-list-type") != "set":
         return
-    seen: set[str] = set()
+    keys_before: set[str] = set()
     for index, item in enumerate(value):
         if keys and type(item) is not dict:
             continue  # Its type is already a problem.
         own = [item.get(name) for name in keys] if keys else item
         key = json.dumps(own, sort_keys=True)
-        if key in seen:
+        if key in keys_before:
             message = f"duplicate value {key if not keys else ', '.join(map(str, own))}"
             yield Problem("policy.value", f"{path}[{index}]", "", message)
-        seen.add(key)
+        keys_before.add(key)
 
 
 def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
@@ -215,11 +217,11 @@ def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
 
 
 def _bounds(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
-    def fault(text: str) -> Problem:
-        return Problem("policy.value", path, "", text)
+    def fault(message: str) -> Problem:
+        return Problem("policy.value", path, "", message)
 
     if "enum" in schema and value not in schema["enum"]:
-        allowed = ", ".join(f'"{one}"' for one in schema["enum"])
+        allowed = ", ".join(f'"{allowed}"' for allowed in schema["enum"])
         yield fault(f"must be one of {allowed}")
     if type(value) is int and "minimum" in schema and value < schema["minimum"]:
         yield fault(f"must be at least {schema['minimum']}")

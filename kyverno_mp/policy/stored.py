@@ -73,22 +73,22 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
     A null is treated as absent, or as an empty string in a map of strings.
     """
     metadata = raw.get("metadata")
-    found = list(_metadata(metadata, raw)) if type(metadata) is dict else []
+    problems = list(_metadata(metadata, raw)) if type(metadata) is dict else []
     if raw.get("status") is not None and raw.get("kind") in _WITH_STATUS:
         # Imported late: importing the schemas is slow, and a status is rare.
         from kyverno_mp.policy.schema import status_problems
 
-        found += status_problems(raw["kind"], raw["status"])
+        problems += status_problems(raw["kind"], raw["status"])
     if raw.get("apiVersion") == BETA and raw.get("kind") in _POLICIES:
         from kyverno_mp.policy.schema import beta_problems
 
-        found += beta_problems(raw)
+        problems += beta_problems(raw)
     spec = raw.get("spec")
     if type(spec) is dict and raw.get("kind") in _KEYED:
-        found += _repeated(spec, _KEYED[raw["kind"]])
+        problems += _repeated(spec, _KEYED[raw["kind"]])
     if type(spec) is dict and str(raw.get("apiVersion")).startswith("kyverno.io/"):
-        found += _choices(spec)
-    return tuple(found)
+        problems += _choices(spec)
+    return tuple(problems)
 
 
 def _repeated(spec: dict[str, Json], keyed: dict[str, Json]) -> Iterator[Problem]:
@@ -127,13 +127,13 @@ def _blocks(holder: dict[str, Json], path: str) -> Iterator[Problem]:
         block = holder.get(name)
         if type(block) is not dict:
             continue
-        place = f"{path}.{name}"
-        yield from _not_both(block, ("any", "all"), place)
+        block_path = f"{path}.{name}"
+        yield from _not_both(block, ("any", "all"), block_path)
         filters = [block, *_maps(block, "any"), *_maps(block, "all")]
         for each in filters:
             resources = each.get("resources")
             if type(resources) is dict:
-                yield from _not_both(resources, ("name", "names"), place)
+                yield from _not_both(resources, ("name", "names"), block_path)
 
 
 def _not_both(
@@ -146,8 +146,8 @@ def _not_both(
 
 def _contexts(holder: dict[str, Json], path: str) -> Iterator[Problem]:
     for index, entry in enumerate(_maps(holder, "context")):
-        given = [name for name in _SOURCES if entry.get(name) is not None]
-        if len(given) != 1:
+        sources = [name for name in _SOURCES if entry.get(name) is not None]
+        if len(sources) != 1:
             message = f"exactly one of {', '.join(_SOURCES)} must be given"
             yield Problem("policy.one_of", f"{path}.context[{index}]", "", message)
 
@@ -187,8 +187,8 @@ def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]
     # K8S: a prefix may end with a dash; the dash and the character before it are not
     # checked.
     is_masked = len(prefix) > 1 and prefix.endswith("-")
-    whole = f"{prefix[:-2]}a" if is_masked else prefix
-    if prefix and not _SUBDOMAIN.fullmatch(whole):
+    example = f"{prefix[:-2]}a" if is_masked else prefix
+    if prefix and not _SUBDOMAIN.fullmatch(example):
         message = f'"{prefix}" is not the start of a lowercase RFC 1123 subdomain'
         yield _problem("generateName", message)
     namespace = _text(metadata, "namespace")
@@ -202,13 +202,13 @@ def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]
 def _owners(metadata: dict[str, Json]) -> Iterator[Problem]:
     controllers = 0
     for index, owner in enumerate(_listed(metadata, "ownerReferences")):
-        given = owner if type(owner) is dict else {}
+        fields = owner if type(owner) is dict else {}
         for key in _OWNER:
-            if not given.get(key):
+            if not fields.get(key):
                 yield _problem(f"ownerReferences[{index}].{key}", "must not be empty")
-        if (given.get("apiVersion"), given.get("kind")) == _NO_OWNER:
+        if (fields.get("apiVersion"), fields.get("kind")) == _NO_OWNER:
             yield _problem(f"ownerReferences[{index}]", "an Event may not be an owner")
-        controllers += given.get("controller") is True
+        controllers += fields.get("controller") is True
     if controllers > 1:
         yield _problem("ownerReferences", "only one may be the controller")
 
@@ -228,8 +228,8 @@ def _text(metadata: dict[str, Json], key: str) -> str:
 
 
 def _texts(metadata: dict[str, Json], key: str) -> Iterator[tuple[str, str]]:
-    given = metadata.get(key)
-    for name, value in given.items() if type(given) is dict else ():
+    labels = metadata.get(key)
+    for name, value in labels.items() if type(labels) is dict else ():
         yield name, value if type(value) is str else ""
 
 

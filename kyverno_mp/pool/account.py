@@ -28,6 +28,6 @@ def open_client_as(settings: Settings, account: str) -> Client:
     access = access_of(settings.kubeconfig, environment())
     if settings.service_account_name == account:
         return Client(Pool(access), USER_AGENT)
-    own = Client(Pool(access), USER_AGENT)
-    tokens = RequestedToken(own, settings.namespace, account)
+    pod_client = Client(Pool(access), USER_AGENT)
+    tokens = RequestedToken(pod_client, settings.namespace, account)
     return Client(Pool(access, tokens), USER_AGENT)

@@ -196,15 +196,15 @@ class Coordinator:
         return _Term(number, stop, thread)
 
     def _report_health(self, *, holds: bool) -> None:
-        place = self._tools.place
+        pool_place = self._tools.place
         reasons = self._tools.health.reasons if self._term is not None else ()
         missing = self._tools.rights.problems()
         health = PoolHealth(
-            place.name, holds, (*self._lease_reasons(), *reasons, *missing)
+            pool_place.name, holds, (*self._lease_reasons(), *reasons, *missing)
         )
         if health != self._health:
-            write_pool_health(place.runtime_dir, health)
-            self._tools.metrics.hold(LEASE_HELD, (place.lease,), float(holds))
+            write_pool_health(pool_place.runtime_dir, health)
+            self._tools.metrics.hold(LEASE_HELD, (pool_place.lease,), float(holds))
             self._health = health
 
     def _lease_reasons(self) -> tuple[str, ...]:
@@ -297,8 +297,8 @@ def _write(tools: Tools, recorder: Recorder) -> None:
         recorder.series(SPANS).count(outcome, float(count))
 
 
-def _end_process(why: str) -> None:
-    _log.critical("the coordinator exits: %s", why)
+def _end_process(reason: str) -> None:
+    _log.critical("the coordinator exits: %s", reason)
     os._exit(_INTERNAL_ERROR_EXIT)
 
 

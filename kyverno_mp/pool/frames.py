@@ -51,8 +51,8 @@ def _whole(data: bytes, length: int) -> bytes:
 def _read(link: socket.socket, count: int) -> bytes:
     """Return ``count`` bytes, or fewer if the connection ends first."""
     parts: list[bytes] = []
-    left = count
-    while left and (part := link.recv(min(left, 1 << 20))):
+    missing = count
+    while missing and (part := link.recv(min(missing, 1 << 20))):
         parts.append(part)
-        left -= len(part)
+        missing -= len(part)
     return b"".join(parts)

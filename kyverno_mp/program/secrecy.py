@@ -1,7 +1,7 @@
 """Define the kinds whose values must not appear in reports, Events, logs or statuses.
 
 Room: program. Takes: kinds, errors. Gives: hides_values, reason_for, WITHHELD. Next:
-reports/entries.py, webhook/audit/records.py, background/failure.py, cleanup/batch.py.
+results/entries.py, webhook/audit/records.py, background/failure.py, cleanup/batch.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6; docs/differences.md.
 

@@ -57,9 +57,9 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
 
     def changed_from(self, before: bytes) -> list[int]:
         """Return the positions of rows whose fingerprints are not in ``before``."""
-        known = set(each_fingerprint(before))
+        fingerprints_before = set(each_fingerprint(before))
         new = enumerate(each_fingerprint(self.fingerprints))
-        return [at for at, one in new if one not in known]
+        return [at for at, fingerprint in new if fingerprint not in fingerprints_before]
 
 
 NOTHING: Final = Evaluated()

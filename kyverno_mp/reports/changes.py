@@ -18,14 +18,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.reports.batches import NOTHING, Evaluated
-from kyverno_mp.reports.entries import (
-    ROW,
-    Place,
-    Row,
-    Subject,
-    place_of,
-    seconds_of,
-)
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
     TIME_UNKNOWN,
@@ -44,6 +36,14 @@ from kyverno_mp.reports.objects import (
     StoredReport,
     is_too_large,
     report_of,
+)
+from kyverno_mp.results.entries import (
+    ROW,
+    Place,
+    Row,
+    Subject,
+    place_of,
+    seconds_of,
 )
 
 _VERSION: Final = "/metadata/resourceVersion"
@@ -74,13 +74,16 @@ def with_reviewed(
     if not reviewed:
         return evaluated, {}
     scanned = zip(evaluated.rows, each_fingerprint(evaluated.fingerprints), strict=True)
-    rows = [(place_of(ROW.decode(raw)), raw, one) for raw, one in scanned]
+    rows = [
+        (place_of(ROW.decode(raw)), raw, fingerprint) for raw, fingerprint in scanned
+    ]
     for row in reviewed:
         plain = plain_row(row)
         rows.append((place_of(row), plain, fingerprint_of(row, plain)))
     rows.sort()
     together = Evaluated(
-        b"".join(one for _, _, one in rows), tuple(plain for _, plain, _ in rows)
+        b"".join(fingerprint for _, _, fingerprint in rows),
+        tuple(plain for _, plain, _ in rows),
     )
     return together, {key_of(row): seconds_of(row) for row in reviewed}
 
@@ -90,17 +93,20 @@ def newer(reviewed: Sequence[Row], stored: StoredReport) -> list[Row] | None:
 
     None: the time of a different stored row is unknown.
     """
-    known = list(each_fingerprint(stored.fingerprints))
-    times = times_in(stored.times, len(known))
-    at = {one[:KEY_BYTES]: (one, time) for one, time in zip(known, times, strict=True)}
-    found = []
+    fingerprints = list(each_fingerprint(stored.fingerprints))
+    times = times_in(stored.times, len(fingerprints))
+    at = {
+        fingerprint[:KEY_BYTES]: (fingerprint, time)
+        for fingerprint, time in zip(fingerprints, times, strict=True)
+    }
+    newest_times = []
     for row in reviewed:
         before, time = at.get(key_of(row), (b"", 0))
         if seconds_of(row) >= time:
-            found.append(row)
+            newest_times.append(row)
         elif time == TIME_UNKNOWN and before != fingerprint_of(row, plain_row(row)):
             return None
-    return found
+    return newest_times
 
 
 def places_with(
@@ -119,10 +125,12 @@ def new_report(
     if is_too_large(size):
         return None
     each = list(each_fingerprint(evaluated.fingerprints))
-    at = [times.at(one) for one in each]
+    at = [times.at(fingerprint) for fingerprint in each]
     content = {
         "summary": summary_in(each),
-        "results": [_timed(*one) for one in zip(evaluated.rows, at, strict=True)],
+        "results": [
+            _timed(*timed_row) for timed_row in zip(evaluated.rows, at, strict=True)
+        ],
     }
     body = msgspec.json.encode(report_of(kinds, subject, content))
     after = StoredReport(
@@ -178,14 +186,18 @@ class _Place(NamedTuple):
 class _Edit:
     """The operations on ``results``, in order: replace, remove, add."""
 
-    def __init__(self, stored: StoredReport, found: Evaluated, times: Times) -> None:
+    def __init__(
+        self, stored: StoredReport, evaluated: Evaluated, times: Times
+    ) -> None:
         self._before = list(each_fingerprint(stored.fingerprints))
         self._times_before = times_in(stored.times, len(self._before))
         self._times = times
-        self._new = list(each_fingerprint(found.fingerprints))
-        self._rows = found.rows
-        self._at = {one[:KEY_BYTES]: at for at, one in enumerate(self._new)}
-        keys = {one[:KEY_BYTES] for one in self._before}
+        self._new = list(each_fingerprint(evaluated.fingerprints))
+        self._rows = evaluated.rows
+        self._at = {
+            fingerprint[:KEY_BYTES]: at for at, fingerprint in enumerate(self._new)
+        }
+        keys = {fingerprint[:KEY_BYTES] for fingerprint in self._before}
         is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
         is_known = all(map(result_of, self._before))
         self.is_plain = is_unique and is_known and stored.is_plain
@@ -198,16 +210,16 @@ class _Edit:
 
     def keep(self, stays: Callable[[bytes], bool]) -> None:
         """Replace, keep or remove each existing row."""
-        known = zip(self._before, self._times_before, strict=True)
-        for at, (one, before) in enumerate(known):
-            new = self._at.get(one[:KEY_BYTES])
-            if new is not None and self._new[new] != one:
-                time = self._times.at(one)
+        rows_before = zip(self._before, self._times_before, strict=True)
+        for at, (fingerprint, before) in enumerate(rows_before):
+            new = self._at.get(fingerprint[:KEY_BYTES])
+            if new is not None and self._new[new] != fingerprint:
+                time = self._times.at(fingerprint)
                 self._replaced.append(_Place(at, self._rows[new], time))
                 self.after.append(self._new[new])
                 self.times.append(time)
-            elif new is not None or stays(one[:KEY_BYTES]):
-                self.after.append(one)
+            elif new is not None or stays(fingerprint[:KEY_BYTES]):
+                self.after.append(fingerprint)
                 self.times.append(before)
             else:
                 self._gone.append(at)
@@ -218,32 +230,34 @@ class _Edit:
         Fingerprints contain no names. The places follow from the order of the results
         or, if there are other rows, from the names of their rules.
         """
-        keys = {one[:KEY_BYTES] for one in self.after}
+        keys = {fingerprint[:KEY_BYTES] for fingerprint in self.after}
         if keys.issuperset(self._at):
             return True
         is_ordered = keys.issubset(self._at)
         if not is_ordered and not _are_distinct(places, keys | self._at.keys()):
             return False
-        for at, one in enumerate(self._new):
-            if one[:KEY_BYTES] in keys:
+        for at, fingerprint in enumerate(self._new):
+            if fingerprint[:KEY_BYTES] in keys:
                 continue
             if is_ordered:
-                place = self.after.index(self._new[at - 1]) + 1 if at else 0
+                index = self.after.index(self._new[at - 1]) + 1 if at else 0
             else:
-                place = self._place_among(places, places[one[:KEY_BYTES]])
-            time = self._times.at(one)
-            self.after.insert(place, one)
-            self.times.insert(place, time)
-            self._added.append(_Place(place, self._rows[at], time))
+                index = self._place_among(places, places[fingerprint[:KEY_BYTES]])
+            time = self._times.at(fingerprint)
+            self.after.insert(index, fingerprint)
+            self.times.insert(index, time)
+            self._added.append(_Place(index, self._rows[at], time))
         return True
 
-    def _place_among(self, places: Mapping[bytes, Place], wanted: Place) -> int:
-        return sum(places[one[:KEY_BYTES]] < wanted for one in self.after)
+    def _place_among(self, places: Mapping[bytes, Place], row_place: Place) -> int:
+        return sum(
+            places[fingerprint[:KEY_BYTES]] < row_place for fingerprint in self.after
+        )
 
     @property
     def added_bytes(self) -> int:
         """Maximum number of bytes by which the report grows."""
-        rows = (one.row for one in (*self._replaced, *self._added))
+        rows = (change.row for change in (*self._replaced, *self._added))
         return sum(len(row) + ROW_BYTES for row in rows)
 
     def operations(self, version: str) -> bytes:
@@ -270,8 +284,11 @@ def _are_distinct(places: Mapping[bytes, Place], keys: Iterable[bytes]) -> bool:
     """
     sources: dict[str, str] = {}
     for key in keys:
-        place = places.get(key)
-        if place is None or sources.setdefault(place[0], place[2]) != place[2]:
+        row_place = places.get(key)
+        if (
+            row_place is None
+            or sources.setdefault(row_place[0], row_place[2]) != row_place[2]
+        ):
             return False
     return True
 

@@ -31,7 +31,7 @@ from kyverno_mp.limits import (
     RESULTS_REFUSED_S,
     RESULTS_WATCHED_S_MAX,
 )
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.results.entries import Subject
 
 _log = logging.getLogger(__name__)
 UNCLAIMED: Final = "unclaimed"
@@ -127,31 +127,35 @@ class Claims:
         for subject, at_ns in newest.items():
             search = self._search(subject, at_ns, now_ns)
             try:
-                place = self._examine(subject, search, claimed)
+                location = self._examine(subject, search, claimed)
             except DependencyError:
                 raise
             except Exception:  # noqa: BLE001 - the results of other objects are merged
                 self._failed(subject)
-                place = None
+                location = None
                 if search.is_last(now_ns):
                     claimed.dropped[subject] = UNCLAIMED
-            if place is not None:
-                due.setdefault(place, []).append(subject)
-        for place, subjects in self._batches(due):
-            self._look(place, subjects, claimed)
+            if location is not None:
+                due.setdefault(location, []).append(subject)
+        for location, subjects in self._batches(due):
+            self._look(location, subjects, claimed)
         return claimed
 
     def _forget(self, newest: Mapping[Subject, int], now_ns: int) -> None:
         """Forget what nobody waits for any more."""
-        for known in (self._searches, self._stored):
-            for subject in known.keys() - newest.keys():
-                del known[subject]
+        for searches in (self._searches, self._stored):
+            for subject in searches.keys() - newest.keys():
+                del searches[subject]
         self._next_ns = {
-            place: at_ns for place, at_ns in self._next_ns.items() if at_ns > now_ns
+            location: at_ns
+            for location, at_ns in self._next_ns.items()
+            if at_ns > now_ns
         }
         kept_ns = now_ns - RESULTS_REFUSED_S * _SECOND_NS
         self._refused_ns = {
-            place: at_ns for place, at_ns in self._refused_ns.items() if at_ns > kept_ns
+            location: at_ns
+            for location, at_ns in self._refused_ns.items()
+            if at_ns > kept_ns
         }
 
     def _search(self, subject: Subject, at_ns: int, now_ns: int) -> _Search:
@@ -194,39 +198,43 @@ class Claims:
     ) -> Iterable[tuple[_Place, list[Subject]]]:
         """Yield the subjects of each read: one for many namespaces of a kind."""
         by_resource: dict[Resource, list[_Place]] = {}
-        for place in due:
-            by_resource.setdefault(place.resource, []).append(place)
+        for location in due:
+            by_resource.setdefault(location.resource, []).append(location)
         for resource, places in by_resource.items():
-            whole = _Place(resource, "")
+            cluster_wide = _Place(resource, "")
             if (
                 len(places) > RESULTS_READ_NAMESPACES_MAX
-                and self._may_read(whole)
-                and not self._must_pause(whole)
+                and self._may_read(cluster_wide)
+                and not self._must_pause(cluster_wide)
             ):
-                together = [subject for place in places for subject in due[place]]
-                yield whole, together
-            if len(places) > RESULTS_READ_NAMESPACES_MAX and self._may_read(whole):
+                together = [subject for location in places for subject in due[location]]
+                yield cluster_wide, together
+            if len(places) > RESULTS_READ_NAMESPACES_MAX and self._may_read(
+                cluster_wide
+            ):
                 continue
-            for place in places:
-                yield place, due[place]
+            for location in places:
+                yield location, due[location]
 
-    def _may_read(self, place: _Place) -> bool:
-        return self._refused_ns.get(place, 0) <= self._now_ns()
+    def _may_read(self, location: _Place) -> bool:
+        return self._refused_ns.get(location, 0) <= self._now_ns()
 
-    def _must_pause(self, place: _Place) -> bool:
-        return self._next_ns.get(place, 0) > self._now_ns()
+    def _must_pause(self, location: _Place) -> bool:
+        return self._next_ns.get(location, 0) > self._now_ns()
 
-    def _look(self, place: _Place, subjects: list[Subject], claimed: Claimed) -> None:
+    def _look(
+        self, location: _Place, subjects: list[Subject], claimed: Claimed
+    ) -> None:
         """Read objects; drop the results of those that were looked for often enough."""
-        if self._must_pause(place):
+        if self._must_pause(location):
             return
         try:
-            uids = self._read(place, subjects)
+            uids = self._read(location, subjects)
         except KubeRefused as error:
-            self._refuse(place, error, subjects, claimed)
+            self._refuse(location, error, subjects, claimed)
             return
         except DependencyError as error:
-            self._next_ns[place] = self._now_ns() + RESULTS_READ_PAUSE_S * _SECOND_NS
+            self._next_ns[location] = self._now_ns() + RESULTS_READ_PAUSE_S * _SECOND_NS
             _log.warning("results of reviews wait: %s", error)
             return
         now_ns = self._now_ns()
@@ -239,19 +247,19 @@ class Claims:
             elif search.is_last(now_ns):
                 claimed.dropped[subject] = UNCLAIMED
 
-    def _read(self, place: _Place, subjects: list[Subject]) -> dict[Key, str]:
+    def _read(self, location: _Place, subjects: list[Subject]) -> dict[Key, str]:
         """Return the uids of stored objects. Raises: DependencyError, KubeRefused."""
-        if not self._may_read(place):
-            raise KubeRefused(_FORBIDDEN_CODE, f"{place.resource.name} is forbidden")
+        if not self._may_read(location):
+            raise KubeRefused(_FORBIDDEN_CODE, f"{location.resource.name} is forbidden")
         started_s = time.monotonic()
         keys = {(subject.namespace, subject.name) for subject in subjects}
         if len(keys) <= RESULTS_READ_SINGLY_MAX:
-            uids = {key: self._uid(place.resource, key) for key in keys}
+            uids = {key: self._uid(location.resource, key) for key in keys}
         else:
-            uids = self._listed(place, keys)
+            uids = self._listed(location, keys)
         took_s = time.monotonic() - started_s
         pause_s = max(RESULTS_READ_PAUSE_S, took_s / RESULTS_READ_SHARE)
-        self._next_ns[place] = self._now_ns() + int(pause_s * _SECOND_NS)
+        self._next_ns[location] = self._now_ns() + int(pause_s * _SECOND_NS)
         return uids
 
     def _uid(self, resource: Resource, key: Key) -> str:
@@ -262,10 +270,10 @@ class Claims:
             return ""
         return IDENTITY.decode(body).metadata.uid
 
-    def _listed(self, place: _Place, keys: set[Key]) -> dict[Key, str]:
+    def _listed(self, location: _Place, keys: set[Key]) -> dict[Key, str]:
         """List a place until all objects are known."""
         scope = WatchScope(
-            resource=place.resource, namespace=place.namespace, metadata_only=True
+            resource=location.resource, namespace=location.namespace, metadata_only=True
         )
         uids: dict[Key, str] = {}
         try:
@@ -288,7 +296,7 @@ class Claims:
 
     def _refuse(
         self,
-        place: _Place,
+        location: _Place,
         error: KubeRefused,
         subjects: list[Subject],
         claimed: Claimed,
@@ -300,13 +308,17 @@ class Claims:
         now_ns = self._now_ns()
         if error.code != _FORBIDDEN_CODE:
             _log.warning("results of reviews wait: %s", error)
-            self._next_ns[place] = now_ns + RESULTS_READ_PAUSE_S * _SECOND_NS
-            subjects = [one for one in subjects if self._searches[one].is_last(now_ns)]
-        elif self._may_read(place):
+            self._next_ns[location] = now_ns + RESULTS_READ_PAUSE_S * _SECOND_NS
+            subjects = [
+                subject
+                for subject in subjects
+                if self._searches[subject].is_last(now_ns)
+            ]
+        elif self._may_read(location):
             _log.warning("discarding results of reviews: %s", error)
-            self._refused_ns[place] = now_ns + RESULTS_REFUSED_S * _SECOND_NS
+            self._refused_ns[location] = now_ns + RESULTS_REFUSED_S * _SECOND_NS
         namespaces = {subject.namespace for subject in subjects}
-        if not place.namespace and namespaces != {""}:
+        if not location.namespace and namespaces != {""}:
             # Permissions may exist in some namespaces; the next call reads them.
             return
         claimed.dropped.update(dict.fromkeys(subjects, FORBIDDEN))

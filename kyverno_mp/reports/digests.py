@@ -22,23 +22,23 @@ AnyCelIR: TypeAlias = ValidatingPolicyIR | MutatingPolicyIR | ImageValidatingPol
 
 def digest_of_rule(policy: PolicyIR, rule: RuleIR) -> bytes:
     """Return a digest that edits without an effect on results do not change."""
-    shown = (
+    content = (
         *(policy.kind, policy.key, policy.apply_rules, policy.background),
         *(policy.admission, policy.scored, policy.category, policy.severity),
         rule,
     )
-    data = msgspec.msgpack.encode(shown)
+    data = msgspec.msgpack.encode(content)
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def digest_of_policy(ir: AnyCelIR) -> bytes:
     """Return the digest of a CEL policy."""
     policy = ir.policy
-    shown = (
+    content = (
         *(policy.kind, policy.key, policy.background, policy.admission),
         *(policy.scored, policy.category, policy.severity, policy.failure_policy),
         *(ir.bodies, ir.exceptions),
         *(() if policy.is_decoded else (CODE,)),
     )
-    data = msgspec.msgpack.encode(shown)
+    data = msgspec.msgpack.encode(content)
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -30,8 +30,9 @@ from kyverno_mp.limits import (
     RESULTS_MERGED_AT_ONCE_MAX,
 )
 from kyverno_mp.reports.claims import Claim
-from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.results import (
+from kyverno_mp.reports.unmerged import Backlog, Report, UnmergedReports, report_of
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.newest import (
     ADMISSION,
     EPHEMERAL_REPORTS,
     SOURCE_LABEL,
@@ -39,7 +40,6 @@ from kyverno_mp.reports.results import (
     ResultKey,
     row_of_bytes,
 )
-from kyverno_mp.reports.unmerged import Backlog, Report, UnmergedReports, report_of
 
 _log = logging.getLogger(__name__)
 _AGAIN_S: Final = 5
@@ -228,8 +228,8 @@ class ReviewResults:
         A scan may write the rows even later; merging them twice is harmless.
         """
         now_ns = self._now_ns()
-        known = self._joined.items()
-        ended = {subject: one for subject, one in known if one.has_ended(now_ns)}
+        joined = self._joined.items()
+        ended = {subject: entry for subject, entry in joined if entry.has_ended(now_ns)}
         for subject in ended:
             del self._joined[subject]
         return ended
@@ -257,7 +257,7 @@ class ReviewResults:
 def _rows(results: Iterable[Result]) -> list[Row]:
     """Return the rows; of several for the same rule, the newest."""
     newest: dict[tuple[str, ...], Row] = {}
-    for result in sorted(results, key=lambda one: one.at_ns):
+    for result in sorted(results, key=lambda result: result.at_ns):
         row = row_of_bytes(result)
         newest[row.merge_key] = row
     return list(newest.values())

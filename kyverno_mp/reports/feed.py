@@ -31,16 +31,16 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_MAX,
 )
 from kyverno_mp.queues.turns import Shares, Turns
-from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.flights import Flights, Reviewed
+from kyverno_mp.results.entries import Row, Subject
 
 Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""
 
 
-def joined_keys(keys: Keys | None, other: Keys | None) -> Keys | None:
+def joined_keys(keys: Keys | None, more: Keys | None) -> Keys | None:
     """Return the rules to evaluate for both requests; None = all rules."""
-    return None if keys is None or other is None else keys | other
+    return None if keys is None or more is None else keys | more
 
 
 class Source(Protocol):
@@ -163,18 +163,18 @@ class Feed:
             return True
 
     def _put(self, item: Item, group: _Group) -> None:
-        one = _id_of(item)
-        is_delayed = one in self._delayed
-        before = self._replaced(one, group)
+        item_id = _id_of(item)
+        is_delayed = item_id in self._delayed
+        before = self._replaced(item_id, group)
         if before is not None:
             item = _joined(before, item)
             if item.reviewed is None:
                 settle(before, is_written=False)
-        self._groups[one] = group
+        self._groups[item_id] = group
         self._count += 1
         self._bytes += len(item.raw)
         if is_delayed:
-            self._delayed[one] = item
+            self._delayed[item_id] = item
         elif before is not None:
             self._waiting.setdefault(group, {})[item.key] = item
         else:
@@ -182,13 +182,13 @@ class Feed:
 
     def _queue(self, item: Item, due_s: float) -> None:
         """Let an object wait, until ``due_s`` with a delay."""
-        one = _id_of(item)
+        item_id = _id_of(item)
         if due_s > self._clock_s():
-            self._delayed[one] = item
-            self._due_s[one] = due_s
-            heappush(self._due, (due_s, one))
+            self._delayed[item_id] = item
+            self._due_s[item_id] = due_s
+            heappush(self._due, (due_s, item_id))
         else:
-            self._waiting.setdefault(self._groups[one], {})[item.key] = item
+            self._waiting.setdefault(self._groups[item_id], {})[item.key] = item
 
     def expect_reviews(self, source: Source) -> None:
         """Delay changed objects of a source, because their reviews have results."""
@@ -202,20 +202,20 @@ class Feed:
 
         The object does not wait for further results, only until its interval ends.
         """
-        one = id(source), key
+        item_id = id(source), key
         with self._changed:
-            if one not in self._groups:
+            if item_id not in self._groups:
                 return None
-            delayed = self._delayed.get(one)
-            item = delayed or self._waiting[self._groups[one]][key]
+            delayed = self._delayed.get(item_id)
+            item = delayed or self._waiting[self._groups[item_id]][key]
             if item.uid != uid or item.reviewed is not None:
                 return None
             reviewed = Reviewed(rows)
             item = msgspec.structs.replace(item, reviewed=reviewed)
             if delayed is None:
-                self._waiting[self._groups[one]][key] = item
+                self._waiting[self._groups[item_id]][key] = item
             else:
-                del self._delayed[one], self._due_s[one]
+                del self._delayed[item_id], self._due_s[item_id]
                 self._queue(item, self._next_s(item))
             self._changed.notify_all()
             return reviewed
@@ -225,11 +225,11 @@ class Feed:
         with self._changed:
             while not self._closed:
                 self._end_delays()
-                taken = self._take()
-                if taken:
-                    self._taken += len(taken)
+                items = self._take()
+                if items:
+                    self._taken += len(items)
                     self._changed.notify_all()
-                    return taken
+                    return items
                 if not self._wait(timeout_s):
                     break
             return []
@@ -245,10 +245,10 @@ class Feed:
     def _end_delays(self) -> None:
         now_s = self._clock_s()
         while self._due and (self._due[0][0] <= now_s or self._is_full()):
-            due_s, one = heappop(self._due)
-            if self._due_s.get(one) == due_s:
-                del self._due_s[one]
-                self._queue(self._delayed.pop(one), due_s=now_s)
+            due_s, item_id = heappop(self._due)
+            if self._due_s.get(item_id) == due_s:
+                del self._due_s[item_id]
+                self._queue(self._delayed.pop(item_id), due_s=now_s)
 
     def _ready_s(self, item: Item) -> float:
         """Return when an object may be taken."""
@@ -295,7 +295,9 @@ class Feed:
         """Drop all objects and release all waiting threads."""
         with self._changed:
             self._closed = True
-            waiting = [one for same in self._waiting.values() for one in same.values()]
+            waiting = [
+                item for same in self._waiting.values() for item in same.values()
+            ]
             dropped = [*waiting, *self._delayed.values()]
             self._waiting.clear()
             self._groups.clear()
@@ -307,18 +309,18 @@ class Feed:
         for item in dropped:
             settle(item, is_written=False)
 
-    def _replaced(self, one: _Id, group: _Group) -> Item | None:
+    def _replaced(self, item_id: _Id, group: _Group) -> Item | None:
         """Return the older version of an object, which keeps its place in ``group``."""
-        known = self._groups.get(one)
-        if known is None:
+        group_before = self._groups.get(item_id)
+        if group_before is None:
             return None
-        before = self._delayed.get(one)
+        before = self._delayed.get(item_id)
         if before is None:
-            before = self._waiting[known][one[1]]
-            if known != group:
-                del self._waiting[known][one[1]]
-                if not self._waiting[known]:
-                    del self._waiting[known]
+            before = self._waiting[group_before][item_id[1]]
+            if group_before != group:
+                del self._waiting[group_before][item_id[1]]
+                if not self._waiting[group_before]:
+                    del self._waiting[group_before]
         self._count -= 1
         self._bytes -= len(before.raw)
         return before
@@ -341,39 +343,39 @@ class Feed:
         # idle.
         largest = self._batch_objects or REPORTS_BATCH_OBJECTS
         most = min(largest, -((len(self._delayed) - self._count) // self._sharers))
-        taken: list[Item] = []
+        items: list[Item] = []
         size = 0
-        while same and len(taken) < most:
+        while same and len(items) < most:
             key = next(iter(same))
-            if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
+            if items and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
                 break
-            if taken and same[key].only != taken[0].only:
+            if items and same[key].only != items[0].only:
                 break
             item = same.pop(key)
             del self._groups[group[0], key]
             size += len(item.raw)
-            taken.append(item)
+            items.append(item)
         if same:
             self._waiting[group] = same
         self._turns.begin(shares)
-        self._count -= len(taken)
+        self._count -= len(items)
         self._bytes -= size
-        self._note(taken)
-        return taken
+        self._note(items)
+        return items
 
-    def _note(self, taken: list[Item]) -> None:
+    def _note(self, items: list[Item]) -> None:
         """Remember when objects were taken, as long as it matters."""
         interval_s, now_s = self._pace.interval_s, self._clock_s()
-        for item in taken:
-            one = _id_of(item)
-            self._taken_s.pop(one, None)
-            self._taken_s[one] = now_s
-            self._flights.begin(one, item)
+        for item in items:
+            item_id = _id_of(item)
+            self._taken_s.pop(item_id, None)
+            self._taken_s[item_id] = now_s
+            self._flights.begin(item_id, item)
         while self._taken_s:
-            one, taken_s = next(iter(self._taken_s.items()))
+            item_id, taken_s = next(iter(self._taken_s.items()))
             if now_s - taken_s < interval_s:
                 break
-            del self._taken_s[one]
+            del self._taken_s[item_id]
 
 
 def _id_of(item: Item) -> _Id:
@@ -388,7 +390,7 @@ def settle(item: Item, *, is_written: bool) -> None:
 
 def _joined(before: Item, item: Item) -> Item:
     """Return the item for an object that is queued again while it waits."""
-    first = min(item, before, key=lambda one: one.since_s)
+    first = min(item, before, key=lambda candidate: candidate.since_s)
     return msgspec.structs.replace(
         item,
         since_s=first.since_s,

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.reports.entries import WORDS, Row
+from kyverno_mp.results.entries import WORDS, Row
 
 KEY_BYTES: Final = 8
 FINGERPRINT_BYTES: Final = 16
@@ -96,7 +96,7 @@ def each_fingerprint(fingerprints: bytes) -> Iterator[bytes]:
 def packed_times(seconds: Sequence[int]) -> bytes:
     """Return the times of rows as 4 bytes each; equal times are stored once."""
     different = seconds[:1] if len(set(seconds)) == 1 else seconds
-    bounded = (min(max(one, 0), TIME_UNKNOWN) for one in different)
+    bounded = (min(max(time, 0), TIME_UNKNOWN) for time in different)
     return struct.pack(f"<{len(different)}I", *bounded)
 
 
@@ -104,8 +104,8 @@ def times_in(packed: bytes, count: int) -> list[int]:
     """Return the times of ``count`` rows, TIME_UNKNOWN if there are none."""
     if not packed:
         return [TIME_UNKNOWN] * count
-    found = list(struct.unpack(f"<{len(packed) // _TIME_BYTES}I", packed))
-    return found * count if len(found) == 1 else found
+    times = list(struct.unpack(f"<{len(packed) // _TIME_BYTES}I", packed))
+    return times * count if len(times) == 1 else times
 
 
 def _digest(data: bytes) -> bytes:

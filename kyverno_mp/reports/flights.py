@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from kyverno_mp.reports.entries import Row
+from kyverno_mp.results.entries import Row
 
 T = TypeVar("T")
 
@@ -38,19 +38,19 @@ class Flights(Generic[T]):
         self._of: dict[Hashable, tuple[int, T]] = {}
         """For each object, the number of items and the newest one."""
 
-    def begin(self, one: Hashable, item: T) -> None:
+    def begin(self, item_id: Hashable, item: T) -> None:
         """Add an item of an object, which is the newest one from now on."""
-        count, _ = self._of.get(one, (0, item))
-        self._of[one] = count + 1, item
+        count, _ = self._of.get(item_id, (0, item))
+        self._of[item_id] = count + 1, item
 
     def end(self, items: Iterable[tuple[Hashable, T]]) -> None:
         """Remove items."""
-        for one, _ in items:
-            count, newest = self._of.pop(one)
+        for item_id, _ in items:
+            count, newest = self._of.pop(item_id)
             if count > 1:
-                self._of[one] = count - 1, newest
+                self._of[item_id] = count - 1, newest
 
-    def is_overtaken(self, one: Hashable, item: T) -> bool:
+    def is_overtaken(self, item_id: Hashable, item: T) -> bool:
         """Return whether a newer item of the object was added than ``item``."""
-        found = self._of.get(one)
-        return found is not None and found[1] is not item
+        items = self._of.get(item_id)
+        return items is not None and items[1] is not item

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import Row, seconds_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
@@ -19,6 +18,7 @@ from kyverno_mp.reports.fingerprints import (
     key_of,
 )
 from kyverno_mp.reports.plan import Plan
+from kyverno_mp.results.entries import Row, seconds_of
 
 
 def _always() -> bool:
@@ -52,11 +52,14 @@ class Evaluation(NamedTuple):
         """Return the results of reviews for rules without a result of the scan."""
         if not self.reviewed:
             return []
-        found = {one[:KEY_BYTES] for one in each_fingerprint(self.found.fingerprints)}
+        new_keys = {
+            fingerprint[:KEY_BYTES]
+            for fingerprint in each_fingerprint(self.found.fingerprints)
+        }
         newest: dict[bytes, Row] = {}
         for row in self.reviewed:
             key = key_of(row)
-            is_wanted = key not in found and stays(key, self.plan, is_scanned=False)
+            is_wanted = key not in new_keys and stays(key, self.plan, is_scanned=False)
             before = newest.get(key)
             if is_wanted and (not before or seconds_of(row) >= seconds_of(before)):
                 newest[key] = row
@@ -71,25 +74,26 @@ class Evaluation(NamedTuple):
     def fingerprints(self, stored: Sequence[bytes]) -> bytes:
         """Return the fingerprints of the rows that ``rows`` would return."""
         new = list(each_fingerprint(self.found.fingerprints))
-        keys = {one[:KEY_BYTES] for one in new}
-        kept = [
-            one
-            for one in stored
-            if one[:KEY_BYTES] not in keys and self.stays(one[:KEY_BYTES])
+        keys = {fingerprint[:KEY_BYTES] for fingerprint in new}
+        remaining = [
+            fingerprint
+            for fingerprint in stored
+            if fingerprint[:KEY_BYTES] not in keys
+            and self.stays(fingerprint[:KEY_BYTES])
         ]
-        return joined((*kept, *new))
+        return joined((*remaining, *new))
 
-    def rows(self, known: Sequence[Row], found: Sequence[Row]) -> list[Row]:
+    def rows(self, stored: Sequence[Row], new: Sequence[Row]) -> list[Row]:
         """Return the rows after the evaluation: the new ones, and those that stay."""
-        keys = {key_of(row) for row in found}
+        keys = {key_of(row) for row in new}
         unknown = self.plan.unknown
-        kept = [
+        remaining = [
             row
-            for row in known
+            for row in stored
             if key_of(row) not in keys
             and (row.source in unknown or self.stays(key_of(row)))
         ]
-        return [*kept, *found]
+        return [*remaining, *new]
 
 
 def stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
@@ -120,28 +124,28 @@ def row_outlasts(row: Row, plan: Plan, scanned: Keys) -> bool:
 def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
     """Return whether ``prune`` may change the report, judged by fingerprints only."""
     return not all(
-        outlasts(one[:KEY_BYTES], plan, scanned)
-        for one in each_fingerprint(fingerprints)
+        outlasts(fingerprint[:KEY_BYTES], plan, scanned)
+        for fingerprint in each_fingerprint(fingerprints)
     )
 
 
-def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
+def merged(stored: Sequence[Row], new: Iterable[Row], plan: Plan) -> list[Row]:
     """Return the rows after a review.
 
     KYVERNO: upstream keeps the stored row in equal seconds, here the row that is merged
     later replaces it. That is the row of the later review, unless two replicas did the
     reviews: rows have no fractions of seconds.
     """
-    found = {
+    new_rows = {
         key_of(row): row
-        for row in known
+        for row in stored
         if row.source in plan.unknown or key_of(row) in plan.live
     }
-    for row in given:
+    for row in new:
         key = key_of(row)
-        before = found.get(key)
+        before = new_rows.get(key)
         if not stays(key, plan, is_scanned=False):
             continue
         if before is None or seconds_of(row) >= seconds_of(before):
-            found[key] = row
-    return list(found.values())
+            new_rows[key] = row
+    return list(new_rows.values())

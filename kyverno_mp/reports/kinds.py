@@ -64,12 +64,12 @@ class Kinds:
 
         A version that a rule names is preferred to the server's first version.
         """
-        found: dict[tuple[str, str], Resource] = {}
-        ordered = sorted(selectors, key=lambda one: "*" in one.version)
+        resources: dict[tuple[str, str], Resource] = {}
+        ordered = sorted(selectors, key=lambda selector: "*" in selector.version)
         for selector in ordered:
-            for one in self._discovery.directory.find(selector):
-                if _NEEDED.issubset(one.verbs):
-                    found.setdefault((one.group, one.plural), one)
+            for candidate in self._discovery.directory.find(selector):
+                if _NEEDED.issubset(candidate.verbs):
+                    resources.setdefault((candidate.group, candidate.plural), candidate)
         for resource in self._discovery.directory.resources if named else ():
             is_named = (resource.group, resource.version, resource.plural) in named
             if (
@@ -77,5 +77,5 @@ class Kinds:
                 and not resource.subresource
                 and _NEEDED.issubset(resource.verbs)
             ):
-                found.setdefault((resource.group, resource.plural), resource)
-        return [one for key, one in found.items() if key not in _EVENTS]
+                resources.setdefault((resource.group, resource.plural), resource)
+        return [resource for key, resource in resources.items() if key not in _EVENTS]

@@ -17,7 +17,6 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_LATE_S_MAX
 from kyverno_mp.reports.claims import Claims
-from kyverno_mp.reports.entries import Row, Subject, seconds_of
 from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.flights import Reviewed
@@ -26,6 +25,7 @@ from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Row, Subject, seconds_of
 from kyverno_mp.telemetry.families import (
     DEFECTS,
     REPORTED_BACKLOG,
@@ -167,14 +167,14 @@ class Merging:
         plan = self._plan()
         if not plan.generation or self._may_follow(rows, plan):
             return None
-        wanted = [row for row in rows if stays(key_of(row), plan, is_scanned=False)]
+        staying = [row for row in rows if stays(key_of(row), plan, is_scanned=False)]
         try:
             resource = self._resource_of(subject.api_version, subject.kind)
         except DependencyError:
             return None
-        if not wanted or resource is None:
+        if not staying or resource is None:
             return None
-        reviewed = self._scanned.attach(resource, subject, wanted)
+        reviewed = self._scanned.attach(resource, subject, staying)
         return None if reviewed is None else reviewed.is_written
 
     def problems(self) -> list[str]:
@@ -212,8 +212,8 @@ class Merging:
         """Return the resource of a kind. Raises: DependencyError."""
         self._kinds.refresh()
         group, _, version = api_version.rpartition("/")
-        found = self._kinds.of([KindSelector(group, version, kind, "")])
-        return found[0] if found else None
+        resources = self._kinds.of([KindSelector(group, version, kind, "")])
+        return resources[0] if resources else None
 
     def _run(self) -> None:
         pause_s = _TICK_S

@@ -17,17 +17,17 @@ import msgspec
 
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
-from kyverno_mp.reports.entries import (
+from kyverno_mp.reports.fingerprints import (
+    ordered_fingerprints,
+    packed_times,
+    plain_row,
+)
+from kyverno_mp.results.entries import (
     Row,
     Subject,
     seconds_of,
     sorted_rows,
     summary_of,
-)
-from kyverno_mp.reports.fingerprints import (
-    ordered_fingerprints,
-    packed_times,
-    plain_row,
 )
 from kyverno_mp.values.jsonvalue import Json
 
@@ -108,10 +108,12 @@ class Report(msgspec.Struct):
     @property
     def lacks(self) -> int:
         """The number of rows that the report lacks."""
-        text = self.left_out
+        count = self.left_out
         # SAFETY: whoever may edit reports chooses the text.
-        is_number = text.isascii() and text.isdecimal() and len(text) <= _LACKS_DIGITS
-        return int(text) if is_number else int(bool(text))
+        is_number = (
+            count.isascii() and count.isdecimal() and len(count) <= _LACKS_DIGITS
+        )
+        return int(count) if is_number else int(bool(count))
 
     @property
     def has_right_summary(self) -> bool:
@@ -224,13 +226,13 @@ def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
 
     Failures are kept in preference to passed and skipped results.
     """
-    left = REPORT_BYTES_MAX
-    kept: list[Row] = []
+    free_bytes = REPORT_BYTES_MAX
+    fitting: list[Row] = []
     ordered = sorted_rows(rows)
     ordered.sort(key=lambda row: _SEVERE.get(row.result, len(_SEVERE)))
     for row in ordered:
-        left -= len(plain_row(row)) + ROW_BYTES
-        if left < 0:
+        free_bytes -= len(plain_row(row)) + ROW_BYTES
+        if free_bytes < 0:
             break
-        kept.append(row)
-    return sorted_rows(kept), len(rows) - len(kept)
+        fitting.append(row)
+    return sorted_rows(fitting), len(rows) - len(fitting)

@@ -38,10 +38,10 @@ from kyverno_mp.reports.digests import (
     digest_of_policy,
     digest_of_rule,
 )
-from kyverno_mp.reports.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import Named, is_derived_rule, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
+from kyverno_mp.results.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.snapshot.cel_segments import (
     GeneratingSegment,
     ImageSegment,
@@ -78,7 +78,7 @@ class ScannedRule(msgspec.Struct, frozen=True):
         if self.namespace and not resource.namespaced:
             return False
         return any(names(kind, resource) for kind in self.kinds) or any(
-            one.is_of(resource) for one in self.named
+            kind.is_of(resource) for kind in self.named
         )
 
 
@@ -147,7 +147,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def documents_of(self, resource: Resource) -> tuple[bytes, ...]:
         """Return the admission policies that an evaluator needs for a resource."""
-        return tuple(one.document for one in self.admission if one.may_match(resource))
+        return tuple(
+            rule.document for rule in self.admission if rule.may_match(resource)
+        )
 
     @property
     def named(self) -> frozenset[Named]:
@@ -155,18 +157,20 @@ class Plan(msgspec.Struct, frozen=True):
 
         KYVERNO: names with ``*`` and subresources are ignored.
         """
-        return frozenset(one for rule in self.rules for one in rule.named if one.is_one)
+        return frozenset(
+            kind for rule in self.rules for kind in rule.named if kind.is_one
+        )
 
     @property
     def selectors(self) -> list[KindSelector]:
         """The kinds to scan that rules name, without duplicates."""
-        found = dict.fromkeys(
+        selectors = dict.fromkeys(
             KindSelector(kind.group, kind.version, kind.kind, "")
             for rule in self.rules
             for kind in rule.kinds
             if is_scannable(kind)
         )
-        return list(found)
+        return list(selectors)
 
 
 class CelSegments(msgspec.Struct, frozen=True):
@@ -200,11 +204,13 @@ def plan_of(
     ``types``: the scanned types of rules, and the source of MUTATING_POLICY.
     """
     scanned: list[ScannedRule] = list(admission)
-    derived = {one.key for one in admission}
+    derived = {rule.key for rule in admission}
     live = set(derived)
-    references = {(one.policy.kind, one.policy.name): one.policy for one in admission}
-    wanted = frozenset(types)
-    places = {one.key: (one.policy.name, "", one.policy.kind) for one in admission}
+    references = {
+        (rule.policy.kind, rule.policy.name): rule.policy for rule in admission
+    }
+    reported = frozenset(types)
+    places = {rule.key: (rule.policy.name, "", rule.policy.kind) for rule in admission}
     for policy, rule in rules_of(segment):
         if not rule.name:
             unknown |= {KYVERNO}
@@ -212,7 +218,7 @@ def plan_of(
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
         places[key] = policy.key, rule.name, KYVERNO
-        if is_scanned(policy, rule, wanted):
+        if is_scanned(policy, rule, reported):
             scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
             if is_derived_rule(policy, rule):
@@ -221,16 +227,16 @@ def plan_of(
         (
             VALIDATING_POLICY.source,
             in_cel.validating,
-            _validating_rules(in_cel.validating, wanted),
+            _validating_rules(in_cel.validating, reported),
         ),
         (
             MUTATING_POLICY.source,
             in_cel.mutating,
-            _mutating_rules(in_cel.mutating, wanted),
+            _mutating_rules(in_cel.mutating, reported),
         ),
     )
-    for source, known, rules in of_cel:
-        if known is None:
+    for source, policies, rules in of_cel:
+        if policies is None:
             unknown |= {source}
         for one, is_on, is_own in rules:
             live.add(one.key)
@@ -259,7 +265,7 @@ def plan_of(
         unknown=unknown,
         references=references,
         places=places,
-        undecoded=sum(len(one.undecoded) for one in (segment, *in_cel.parts) if one),
+        undecoded=sum(len(part.undecoded) for part in (segment, *in_cel.parts) if part),
     )
 
 
@@ -328,7 +334,7 @@ def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
 def scanned_policy(ir: AnyCelIR) -> ScannedRule:
     """Return a CEL policy as a rule of the plan."""
     policy = ir.policy
-    given = [body.constraints for body in ir.bodies if body.constraints is not None]
+    matched = [body.constraints for body in ir.bodies if body.constraints is not None]
     return ScannedRule(
         namespace=policy.namespace,
         kinds=(),
@@ -339,7 +345,7 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
         named=tuple(
             dict.fromkeys(
                 Named(group, version, resource)
-                for constraints in given
+                for constraints in matched
                 for rule in constraints.rules
                 for group in rule.groups
                 for version in rule.versions
@@ -363,11 +369,11 @@ def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
     blocks = [rule.match, *(exception.match for exception in rule.exceptions)]
     if rule.exclude is not None:
         blocks.append(rule.exclude)
-    filters = [one for block in blocks for one in block.filters]
+    filters = [filter_ir for block in blocks for filter_ir in block.filters]
     return ScannedRule(
         namespace=policy.namespace,
         kinds=tuple(
-            dict.fromkeys(kind for one in rule.match.filters for kind in one.kinds)
+            dict.fromkeys(kind for each in rule.match.filters for kind in each.kinds)
         ),
         digest=digest_of_rule(policy, rule),
         reads_labels=_reads_labels(filters, rule),
@@ -383,7 +389,7 @@ def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
     if rule.validate is not None and rule.validate.cel is not None:
         # ``namespaceObject`` is available in every CEL expression.
         return True
-    return any(one.namespace_selector is not None for one in filters)
+    return any(filter_ir.namespace_selector is not None for filter_ir in filters)
 
 
 def signature_of(rules: Iterable[ScannedRule]) -> bytes:

@@ -15,9 +15,8 @@ The threads, and what each writes:
 """
 
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
@@ -30,7 +29,7 @@ from kyverno_mp.limits import (
     REPORTS_WATCHES_MAX,
     REPORTS_WRITERS,
 )
-from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.reports.feed import Feed, Pace
 from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.merging import Merging
@@ -43,6 +42,7 @@ from kyverno_mp.reports.scan.image_lane import ImageScan, shares_of
 from kyverno_mp.reports.scan.lane import Lane
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Row, Subject
 from kyverno_mp.snapshot.undecoded import undecoded_problem
 from kyverno_mp.telemetry.families import (
     REPORTS_IMAGES_WAITING,
@@ -52,34 +52,10 @@ from kyverno_mp.telemetry.families import (
     REPORTS_WRITES,
 )
 
-_TICK_S: Final = 0.5
-_HEALTH_S: Final = 5.0
-_STOP_S: Final = 3.0
-_FAILING: Final = 3
-T = TypeVar("T")
-
 
 def run(dependencies: ReportsDependencies, stop: threading.Event) -> None:
     """Scan and write reports until ``stop`` is set or the lease is lost."""
-    reports = Reports(dependencies)
-    reports.start()
-    reported_s = float("-inf")
-    try:
-        while not stop.wait(_TICK_S) and dependencies.holds_lease():
-            if time.monotonic() - reported_s >= _HEALTH_S:
-                dependencies.health(reports.problems())
-                reports.hold_gauges()
-                reported_s = time.monotonic()
-    finally:
-        reports.stop()
-
-
-def _failing(informers: Sequence[Informer[T]]) -> list[str]:
-    return [
-        f"watch of {informer.scope.resource.name}: {informer.last_error}"
-        for informer in informers
-        if informer.failures >= _FAILING
-    ]
+    run_term(Reports(dependencies), dependencies, stop)
 
 
 class Reports:
@@ -177,9 +153,7 @@ class Reports:
             lane.stop()
         for informer in self.stored.informers:
             informer.stop()
-        end_s = time.monotonic() + _STOP_S
-        for lane in self._lanes:
-            lane.join(end_s)
+        join(thread for lane in self._lanes for thread in lane.threads)
 
     def problems(self) -> list[str]:
         """Return the current problems."""
@@ -188,26 +162,29 @@ class Reports:
             for lane in self._lanes
             for resource in list(lane.scan.resources.values())
         ]
-        found = [*_failing(self.stored.informers), *_failing(watches)]
-        found += _failing(self.scan.admission.informers)
+        admission = self.scan.admission.informers
+        informers: list[Informer[Any]] = [*self.stored.informers, *watches, *admission]
+        problems = watch_problems(informers)
         if self.scan.admission.left_out:
-            found.append(
+            problems.append(
                 f"{self.scan.admission.left_out} admission policies above the limit of"
                 f" {REPORTS_POLICIES_BYTES_MAX} bytes are not reported"
             )
         if self._merges:
-            found += _failing([self.merging.results.informer])
-            found += self.merging.problems()
-        found += undecoded_problem(self.scan.plan.undecoded)
+            problems += watch_problems([self.merging.results.informer])
+            problems += self.merging.problems()
+        problems += undecoded_problem(self.scan.plan.undecoded)
         left_out = max(lane.scan.left_out for lane in self._lanes)
         if left_out:
-            found.append(
+            problems.append(
                 f"{left_out} kinds above the limit of {REPORTS_WATCHES_MAX}"
                 " are not scanned"
             )
-        return found + [one.scan.problem for one in self._lanes if one.scan.problem]
+        return problems + [
+            lane.scan.problem for lane in self._lanes if lane.scan.problem
+        ]
 
-    def hold_gauges(self) -> None:
+    def report(self) -> None:
         """Set the gauges."""
         metrics = self._dependencies.metrics
         metrics.hold(REPORTS_WAITING, (), float(self.feed.pending))
@@ -229,21 +206,21 @@ class Reports:
         Raises: KeyError if the resource is not watched, or its watch fails.
         """
         watch = self.scan.resources[resource.group, resource.plural].watch
-        known = watch.get(key)
-        if known is None and (not watch.informer.synced or watch.informer.failures):
+        entry = watch.get(key)
+        if entry is None and (not watch.informer.synced or watch.informer.failures):
             raise KeyError(resource.plural)
-        return None if known is None else known.uid
+        return None if entry is None else entry.uid
 
     def attach(
         self, resource: Resource, subject: Subject, rows: list[Row]
     ) -> Reviewed | None:
         """Let the pending scan of an object write its rows, too; None = no scan."""
-        one = self.scan.resources.get((resource.group, resource.plural))
-        if one is None or not self.writer.stores:
+        scanned = self.scan.resources.get((resource.group, resource.plural))
+        if scanned is None or not self.writer.stores:
             return None
-        self.feed.expect_reviews(one.watch)
+        self.feed.expect_reviews(scanned.watch)
         key = subject.namespace, subject.name
-        return self.feed.attach(one.watch, key, subject.uid, rows)
+        return self.feed.attach(scanned.watch, key, subject.uid, rows)
 
     def _guard(self) -> None:
         if self._stopping.is_set() or not self._dependencies.holds_lease():

@@ -43,10 +43,10 @@ class StoredReports:
         self.informers = [
             Informer(
                 client,
-                WatchScope(resource=one, label_selector=f"{MANAGED_BY}={KYVERNO}"),
+                WatchScope(resource=resource, label_selector=f"{MANAGED_BY}={KYVERNO}"),
                 self._project,
             )
-            for one in (kinds.of_namespace, kinds.of_cluster)
+            for resource in (kinds.of_namespace, kinds.of_cluster)
         ]
         self._listed: dict[int, dict[Key, tuple[str, StoredReport | None]]] = {}
         """What was written before the current list of each informer began."""
@@ -81,8 +81,8 @@ class StoredReports:
 
     def is_whole(self, key: Key) -> bool:
         """Return whether the informer knows the report and it has all rows."""
-        found = self.get(key)
-        return found is not None and not found.left_out and self.is_known(key)
+        report = self.get(key)
+        return report is not None and not report.left_out and self.is_known(key)
 
     def is_known(self, key: Key) -> bool:
         """Return whether ``get`` reflects our last write."""
@@ -147,8 +147,8 @@ class StoredReports:
     def _begin_list(self, number: int) -> None:
         with self._lock:
             self._listed[number] = {
-                key: one
-                for key, one in self._written.items()
+                key: write
+                for key, write in self._written.items()
                 if self._number(key) == number
             }
 
@@ -158,8 +158,8 @@ class StoredReports:
         The report of a deleted object would otherwise be kept for ever.
         """
         with self._lock:
-            for key, one in self._listed.pop(number, {}).items():
-                if self._written.get(key) is one:
+            for key, write in self._listed.pop(number, {}).items():
+                if self._written.get(key) is write:
                     del self._written[key]
 
     def _project(self, raw: msgspec.Raw) -> StoredReport | None:

@@ -22,7 +22,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import IDENTITY
-from kyverno_mp.reports.results import (
+from kyverno_mp.results.newest import (
     EPHEMERAL_REPORTS,
     Result,
     ResultKey,
@@ -77,16 +77,16 @@ class _State:
     def unmerged(self) -> Iterable[tuple[ResultKey, Result]]:
         """Yield the results that are not merged."""
         for key, result in self.report.results.by_key.items():
-            known = self.merged.get(key)
+            merged = self.merged.get(key)
             # Times are stored in ticks, so a newer result can have an equal time.
-            if known is None or (known != result and known.at_ns <= result.at_ns):
+            if merged is None or (merged != result and merged.at_ns <= result.at_ns):
                 yield key, result
 
     @property
     def newest_ns(self) -> int:
         """The time of the newest result."""
         return max(
-            (one.at_ns for one in self.report.results.by_key.values()), default=0
+            (entry.at_ns for entry in self.report.results.by_key.values()), default=0
         )
 
 
@@ -132,10 +132,12 @@ class UnmergedReports:
         replicas that are gone.
         """
         newest: dict[ResultKey, Result] = {}
-        for state in sorted(self._states.values(), key=lambda one: one.newest_ns):
+        for state in sorted(
+            self._states.values(), key=lambda unmerged: unmerged.newest_ns
+        ):
             for key, result in state.unmerged():
-                known = newest.get(key)
-                if known is None or known.at_ns <= result.at_ns:
+                entry = newest.get(key)
+                if entry is None or entry.at_ns <= result.at_ns:
                     newest[key] = result
         return newest
 
@@ -147,13 +149,13 @@ class UnmergedReports:
         Raises: LeaseLost.
         """
         for key, state in self._states.items():
-            gone = {
+            removed = {
                 name: result
                 for name, result in state.unmerged()
                 if name in merged and result.at_ns <= newest[name].at_ns
             }
-            if gone:
-                state.merged.update(gone)
+            if removed:
+                state.merged.update(removed)
                 self._remove(key, state)
 
     def backlog(self) -> Backlog:
@@ -163,7 +165,9 @@ class UnmergedReports:
             for state in self._states.values()
             for _, result in state.unmerged()
         ]
-        reports = sum(1 for one in self._states.values() if len(one.report.results))
+        reports = sum(
+            1 for unmerged in self._states.values() if len(unmerged.report.results)
+        )
         return Backlog(reports, len(times), min(times, default=0))
 
     def _remove(self, key: Key, state: _State) -> None:
@@ -197,27 +201,27 @@ class UnmergedReports:
         Raises: DependencyError; KubeConflict if the report has changed.
         """
         report = state.report
-        left = Results(report.results.turn)
+        remaining = Results(report.results.turn)
         for result_key, result in state.unmerged():
-            left.put(result_key, result)
-        if not len(left) and len(report.results):
+            remaining.put(result_key, result)
+        if not len(remaining) and len(report.results):
             self._objects.delete(
                 EPHEMERAL_REPORTS, key, report.uid, resource_version=report.version
             )
             _empty(state)
-        elif len(left) < len(report.results):
+        elif len(remaining) < len(report.results):
             namespace, name = key
-            document = document_of(left, name, namespace)
+            document = document_of(remaining, name, namespace)
             document["metadata"]["resourceVersion"] = report.version
             stored = self._objects.replace(EPHEMERAL_REPORTS, document)
             version = str(stored["metadata"]["resourceVersion"])
-            state.report = Report(report.uid, version, left)
+            state.report = Report(report.uid, version, remaining)
         state.merged.clear()
 
     def _read(self, key: Key, state: _State) -> None:
         """Read a report again. Raises: DependencyError."""
-        found = self._objects.find(EPHEMERAL_REPORTS, key)
-        raw = None if found is None else msgspec.Raw(msgspec.json.encode(found))
+        stored = self._objects.find(EPHEMERAL_REPORTS, key)
+        raw = None if stored is None else msgspec.Raw(msgspec.json.encode(stored))
         report = None if raw is None else report_of(raw)
         if report is None:
             _empty(state)
@@ -231,8 +235,8 @@ def _empty(state: _State) -> None:
     state.merged.clear()
 
 
-def _is_newer(version: str, known: str) -> bool:
+def _is_newer(version: str, version_before: str) -> bool:
     """K8S: resource versions of one resource can be compared as numbers (KEP-5504)."""
-    if version.isdecimal() and known.isdecimal():
-        return int(version) > int(known)
-    return version != known
+    if version.isdecimal() and version_before.isdecimal():
+        return int(version) > int(version_before)
+    return version != version_before

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.reporting import DISABLED
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.snapshot.cel_segments import GeneratingSegment, ImageSegment
 from kyverno_mp.values.kubernetes.policy_kinds import (
     GENERATING_POLICY,

@@ -34,7 +34,6 @@ from kyverno_mp.reports.changes import (
     places_with,
     with_reviewed,
 )
-from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     each_fingerprint,
@@ -55,6 +54,7 @@ from kyverno_mp.reports.objects import (
 )
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
+from kyverno_mp.results.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -124,22 +124,22 @@ class Writer:
         written = self._write_unread(subject, evaluation)
         if written is not None:
             return written
-        found = [ROW.decode(raw) for raw in evaluated.rows]
+        scanned_rows = [ROW.decode(raw) for raw in evaluated.rows]
         changed: list[int] = []
-        wanted: list[Row] = []
+        planned: list[Row] = []
 
         def decide(rows: Sequence[Row]) -> list[Row]:
             current = _newest(evaluation)
             if not rows:
                 _demand_all(evaluation)
             changed[:] = evaluated.changed_from(fingerprints_of(rows))
-            wanted[:] = current.rows(rows, found)
+            planned[:] = current.rows(rows, scanned_rows)
             if added := current.added_rows():
-                wanted[:] = merged(wanted, added, current.plan)
-            return wanted
+                planned[:] = merged(planned, added, current.plan)
+            return planned
 
         outcome = self._bring(subject, decide, has_all=evaluation.only is None)
-        return Applied(outcome, changed, fingerprints_of(wanted))
+        return Applied(outcome, changed, fingerprints_of(planned))
 
     def prune(self, subject: Subject, plan: Plan, scanned: Keys) -> str:
         """Remove outdated rows from the report of an object.
@@ -168,14 +168,14 @@ class Writer:
 
         ``plan``: returns the current plan. Raises: DependencyError, LeaseLost.
         """
-        given = [msgspec.structs.replace(row, resources=()) for row in rows]
+        rows = [msgspec.structs.replace(row, resources=()) for row in rows]
         with self._stored.writing(report_key(subject)):
             # No rule was evaluated, so the other rows of rules in force stay.
-            one = Evaluation(NOTHING, plan(), frozenset(), reviewed=given, newest=plan)
-            written = self._write_unread(subject, one)
+            added = Evaluation(NOTHING, plan(), frozenset(), reviewed=rows, newest=plan)
+            written = self._write_unread(subject, added)
             if written is not None:
                 return written.outcome
-            return self._bring(subject, lambda known: merged(known, given, plan()))
+            return self._bring(subject, lambda stored: merged(stored, rows, plan()))
 
     def _is_written(self, subject: Subject, evaluation: Evaluation) -> bool:
         """Return whether the informer's report already has the results."""
@@ -197,21 +197,21 @@ class Writer:
 
         Raises: DependencyError, LeaseLost, StateError.
         """
-        known = self._stored.newest(report_key(subject))
-        if known is None or known[1] is not None:
+        newest = self._stored.newest(report_key(subject))
+        if newest is None or newest[1] is not None:
             return self._change(subject, evaluation)
         evaluation = _newest(evaluation)
         _demand_all(evaluation)
-        found, reviewed = with_reviewed(evaluation.found, evaluation.added_rows())
-        if not found.rows:
+        evaluated, reviewed = with_reviewed(evaluation.found, evaluation.added_rows())
+        if not evaluated.rows:
             return Applied(SAME) if self._stored.is_known(report_key(subject)) else None
         times = Times(int(self._now_s()), reviewed)
-        made = new_report(self._kinds, subject, found, times)
-        if made is None or not self._post(subject, made):
+        report = new_report(self._kinds, subject, evaluated, times)
+        if report is None or not self._post(subject, report):
             return None
         self._on_write(CREATED, 0)
         changed = range(len(evaluation.found.rows))
-        return Applied(CREATED, changed, found.fingerprints)
+        return Applied(CREATED, changed, evaluated.fingerprints)
 
     def _change(
         self,
@@ -232,10 +232,10 @@ class Writer:
         added = newer(evaluation.added_rows(), stored)
         if added is None:
             return None
-        found, reviewed = with_reviewed(evaluation.found, added)
+        evaluated, reviewed = with_reviewed(evaluation.found, added)
         times = Times(int(self._now_s()), reviewed)
         places = places_with(added, plan.places)
-        change = change_of(stored, version, may_stay, times, found, places)
+        change = change_of(stored, version, may_stay, times, evaluated, places)
         if change is None:
             return None
         changed = evaluation.found.changed_from(stored.fingerprints)
@@ -267,8 +267,8 @@ class Writer:
         resource, key = self._kinds.of(subject.namespace), report_key(subject)
         try:
             if change.body:
-                made = self._objects.patch(resource, key, change.body)
-                self._stored.wrote(key, made, change.after)
+                patched = self._objects.patch(resource, key, change.body)
+                self._stored.wrote(key, patched, change.after)
             else:
                 self._objects.delete(resource, key, resource_version=version)
                 self._stored.wrote(key, "")
@@ -310,7 +310,7 @@ class Writer:
             return SAME, 0
         resource = self._kinds.of(subject.namespace)
         try:
-            made = self._objects.create(
+            created = self._objects.create(
                 resource, report_of(self._kinds, subject, content_of(rows), left_out)
             )
         except KubeConflict:
@@ -318,7 +318,7 @@ class Writer:
             if live is None:
                 raise
             return self._replace(subject, live, decide, has_all=False)
-        self._wrote(subject, made)
+        self._wrote(subject, created)
         return CREATED, left_out
 
     def _replace(
@@ -330,26 +330,26 @@ class Writer:
             return FOREIGN, 0
         resource, key = self._kinds.of(subject.namespace), report_key(subject)
         times = {plain_row(row): row.timestamp for row in report.rows}
-        wanted = decide(report.rows)
-        if not wanted:
+        rows_wanted = decide(report.rows)
+        if not rows_wanted:
             metadata = report.metadata
             self._objects.delete(
                 resource, key, metadata.uid, resource_version=metadata.resource_version
             )
             self._stored.wrote(key, "")
             return DELETED, 0
-        rows, left_out = cut_rows(self._timed(wanted, times))
+        rows, left_out = cut_rows(self._timed(rows_wanted, times))
         if not has_all:
             left_out += report.lacks
         if _is_same(report, rows, left_out):
             self._wrote(subject, live)
             return SAME, 0
-        made = self._objects.replace(resource, _edited(live, rows, left_out))
-        self._wrote(subject, made)
+        replaced = self._objects.replace(resource, _edited(live, rows, left_out))
+        self._wrote(subject, replaced)
         return UPDATED, left_out
 
-    def _wrote(self, subject: Subject, made: Json) -> None:
-        self._stored.wrote(report_key(subject), made["metadata"]["resourceVersion"])
+    def _wrote(self, subject: Subject, written: Json) -> None:
+        self._stored.wrote(report_key(subject), written["metadata"]["resourceVersion"])
 
     def _timed(
         self, rows: Iterable[Row], times: Mapping[bytes, Timestamp | None]
@@ -376,8 +376,8 @@ def _newest(evaluation: Evaluation) -> Evaluation:
 
 def _demand_all(evaluation: Evaluation) -> None:
     """Raise KubeNotFound if a new report would lack rows of other rules."""
-    only, found = evaluation.only, evaluation.found
-    if only is not None and (found.rows or (only and evaluation.reviewed)):
+    only, evaluated = evaluation.only, evaluation.found
+    if only is not None and (evaluated.rows or (only and evaluation.reviewed)):
         raise KubeNotFound(
             "kube.not_found", "the report is gone, so all rules are evaluated again"
         )

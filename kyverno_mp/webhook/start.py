@@ -27,7 +27,7 @@ from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
 from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings

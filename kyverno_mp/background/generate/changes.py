@@ -66,22 +66,22 @@ class Changes:
             yield from self._of_source(request, changed, changed.uid)
 
     def _of_source(
-        self, request: StoredRequest, changed: Changed, gone: str
+        self, request: StoredRequest, changed: Changed, gone_source: str
     ) -> Iterator[Task]:
         """Yield a task for each rule and trigger with a clone of the source."""
-        wanted: dict[tuple[str, str, str], Task] = {}
-        for found in self.downstream.cloned(changed.identity):
-            origin, trigger = origin_of(found.labels), trigger_of(found.labels)
+        tasks: dict[tuple[str, str, str], Task] = {}
+        for clone in self.downstream.cloned(changed.identity):
+            origin, trigger = origin_of(clone.labels), trigger_of(clone.labels)
             if origin is None or trigger is None:
                 continue
-            wanted[*origin, trigger.key] = Task(
+            tasks[*origin, trigger.key] = Task(
                 *(GENERATE, *origin, trigger),
-                deletes=bool(gone),
+                deletes=bool(gone_source),
                 request=request,
                 synchronizes=True,
-                gone_sources=frozenset((gone,) if gone else ()),
+                gone_sources=frozenset((gone_source,) if gone_source else ()),
             )
-        yield from wanted.values()
+        yield from tasks.values()
 
 
 def _is_gone(live: Json | None) -> bool:

@@ -16,7 +16,6 @@ from typing import Final
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generate.sources import Sources
 from kyverno_mp.background.generate.writing import Claim, SourceChanged, Writer
 from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
@@ -42,15 +41,15 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     ExpressionFailed,
 )
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import BACKGROUND_LOCKS, BACKGROUND_RULE_S_MAX
+from kyverno_mp.limits import BACKGROUND_LOCKS
 from kyverno_mp.program import result
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.generation import evaluate_generations
 from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
 from kyverno_mp.program.generate.rule import ElementsFailed
@@ -71,7 +70,7 @@ class Generator:
     dependencies: BackgroundDependencies
     triggers: Triggers
     downstream: Downstream
-    register: Register
+    register: RuleRegister
     caches: Caches
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled, because
@@ -127,7 +126,7 @@ class Generator:
                 # it is not about to be created.
                 is_gone = live is not None or task.synchronizes
                 return DONE if is_gone else NO_TRIGGER
-            self._delete_owned(task, rule, lambda _one: True)
+            self._delete_owned(task, rule, lambda _object: True)
             return APPLIED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
@@ -145,11 +144,11 @@ class Generator:
     def _generate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
     ) -> Outcome:
-        wanted = self.evaluate(task, policy, rule, trigger)
-        if wanted is None:
+        evaluated = self.evaluate(task, policy, rule, trigger)
+        if evaluated is None:
             return DONE
-        done = self._writer.write_all(task, policy, rule, wanted)
-        wanted.check()
+        done = self._writer.write_all(task, policy, rule, evaluated)
+        evaluated.check()
         return done
 
     def evaluate(
@@ -164,44 +163,44 @@ class Generator:
         """
         data = self.dependencies.cluster_data
         request = request_of(task, trigger, data, assumed_operation(rule.ir))
-        wanted, exceptions = self._evaluate(policy, rule, request)
-        if wanted is not None:
-            return wanted
+        evaluated, exceptions = self._evaluate(policy, rule, request)
+        if evaluated is not None:
+            return evaluated
         self.caches.check_policy(task, policy, exceptions)
         used = request.namespace_labels
         labels = self.caches.newer_labels(task, trigger, rule.ir, used)
         if labels is not None:
             request.namespace_labels = labels
-            wanted, _ = self._evaluate(policy, rule, request)
-        return wanted
+            evaluated, _ = self._evaluate(policy, rule, request)
+        return evaluated
 
     def _evaluate(
         self, policy: ReadyPolicy, rule: GenerateRule, request: Request
     ) -> tuple[Wanted | None, tuple[str, ...]]:
         """Return the generated objects, or None and the exceptions that apply."""
-        clock = self.dependencies.clock
-        engine = Engine(
-            self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
-        )
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        engine, deadline_ns = self.dependencies.engine()
         context = engine.open(request, deadline_ns)
-        found = evaluate_generations(policy.ir, [rule.linked], context).results
+        rule_results = evaluate_generations(policy.ir, [rule.linked], context).results
         results = self.dependencies.results
-        if found and found[0].status != result.PASS and results is not None:
-            results.generated(policy.ir, found[0], request)
-        if not found or found[0].status in (result.SKIP, result.FAIL):
-            return None, tuple(found[0].exceptions) if found else ()
-        if found[0].status == result.ERROR:
-            raise ExpressionFailed("background.rule", found[0].message)
+        if (
+            rule_results
+            and rule_results[0].status != result.PASS
+            and results is not None
+        ):
+            results.generated(policy.ir, rule_results[0], request)
+        if not rule_results or rule_results[0].status in (result.SKIP, result.FAIL):
+            return None, tuple(rule_results[0].exceptions) if rule_results else ()
+        if rule_results[0].status == result.ERROR:
+            raise ExpressionFailed("background.rule", rule_results[0].message)
         context = engine.open(request, deadline_ns)
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
         problem: ElementsFailed | None = None
         try:
-            made = rule.linked.generate(request, scope)
+            objects = rule.linked.generate(request, scope)
         except ElementsFailed as error:
-            made, problem = error.made, error
-        return Wanted(made, found[0], request, problem), ()
+            objects, problem = error.made, error
+        return Wanted(objects, rule_results[0], request, problem), ()
 
     def _delete_stale(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
@@ -211,9 +210,11 @@ class Generator:
         The change of the trigger may have been rejected by another webhook, or may not
         be stored yet. The rule then still applies, and the task is repeated.
         """
-        applies, wanted = self._applied(task, policy, rule, live)
-        is_stale = self.lacks_source(policy, rule) if applies else lambda _one: True
-        owned, deleted = self._delete_others(task, rule, self._places(wanted), is_stale)
+        applies, evaluated = self._applied(task, policy, rule, live)
+        is_stale = self.lacks_source(policy, rule) if applies else lambda _object: True
+        owned, deleted = self._delete_others(
+            task, rule, self._places(evaluated), is_stale
+        )
         return STILL_WANTED if owned and not deleted else APPLIED
 
     def _applied(
@@ -223,30 +224,30 @@ class Generator:
 
         Raises: the other errors of ``evaluate``, also those of elements.
         """
-        wanted: Wanted | None = None
+        evaluated: Wanted | None = None
         try:
-            wanted = self.evaluate(task, policy, rule, live)
-            if wanted is not None:
-                wanted.check()
+            evaluated = self.evaluate(task, policy, rule, live)
+            if evaluated is not None:
+                evaluated.check()
         except ExpressionFailed as error:
             if error.code != NO_SOURCE:
                 raise
-            return True, wanted
-        return wanted is not None, wanted
+            return True, evaluated
+        return evaluated is not None, evaluated
 
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
         """Delete the clones of a deleted source, unless a new source replaced it."""
-        wanted: Wanted | None = None
+        evaluated: Wanted | None = None
         if live is not None and not is_ending(live):
-            _, wanted = self._applied(task, policy, rule, live)
+            _, evaluated = self._applied(task, policy, rule, live)
         return self._replace(
             task,
             policy,
             rule,
-            wanted,
-            lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
+            evaluated,
+            lambda owned: owned.labels.get(SOURCE_UID) in task.gone_sources,
         )
 
     def _align(
@@ -259,20 +260,20 @@ class Generator:
         """
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
-        wanted: Wanted | None = None
+        evaluated: Wanted | None = None
         applies = False
         problem: ExpressionFailed | None = None
         if live is not None and not is_ending(live):
             try:
-                wanted = self.evaluate(task, policy, rule, live)
-                applies = wanted is not None
-                problem = None if wanted is None else wanted.problem
+                evaluated = self.evaluate(task, policy, rule, live)
+                applies = evaluated is not None
+                problem = None if evaluated is None else evaluated.problem
             except ExpressionFailed as error:
                 if error.code != NO_SOURCE:
                     raise
                 applies, problem = True, error
-        is_stale = self.lacks_source(policy, rule) if applies else lambda _one: True
-        done = self._replace(task, policy, rule, wanted, is_stale)
+        is_stale = self.lacks_source(policy, rule) if applies else lambda _object: True
+        done = self._replace(task, policy, rule, evaluated, is_stale)
         if problem is not None:
             raise problem
         return done
@@ -288,7 +289,7 @@ class Generator:
         task: Task,
         policy: ReadyPolicy,
         rule: GenerateRule,
-        wanted: Wanted | None,
+        evaluated: Wanted | None,
         is_stale: Callable[[Found], bool],
     ) -> Outcome:
         """Write the generated objects, and delete the stale ones of the other objects.
@@ -296,27 +297,27 @@ class Generator:
         Raises: KubeRefused after both steps if any part was rejected; other errors at
         once.
         """
-        kept = self._places(wanted)
+        places = self._places(evaluated)
         return write_then_delete(
-            lambda: self._writer.write_all(task, policy, rule, wanted),
-            lambda: self._delete_others(task, rule, kept, is_stale),
+            lambda: self._writer.write_all(task, policy, rule, evaluated),
+            lambda: self._delete_others(task, rule, places, is_stale),
         )
 
     def _delete_others(
         self,
         task: Task,
         rule: GenerateRule,
-        kept: set[tuple[str, str, str]],
+        places: set[tuple[str, str, str]],
         is_stale: Callable[[Found], bool],
     ) -> Counts:
         """Delete the stale objects in other places. Raises: as ``_delete_owned``."""
         return self._delete_owned(
-            task, rule, lambda one: place_of(one) not in kept and is_stale(one)
+            task, rule, lambda owned: place_of(owned) not in places and is_stale(owned)
         )
 
-    def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
-        objects = () if wanted is None else wanted.objects
-        return {self.downstream.place_of(one) for one in objects}
+    def _places(self, evaluated: Wanted | None) -> set[tuple[str, str, str]]:
+        objects = () if evaluated is None else evaluated.objects
+        return {self.downstream.place_of(generated) for generated in objects}
 
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
@@ -336,9 +337,9 @@ class Generator:
         return counts
 
 
-def place_of(found: Found) -> tuple[str, str, str]:
+def place_of(owned: Found) -> tuple[str, str, str]:
     """Return the kind, namespace and name of an object."""
-    return found.place
+    return owned.place
 
 
 def _selector(task: Task) -> dict[str, str]:

@@ -21,7 +21,7 @@ from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
     MUTATE,
@@ -52,7 +52,7 @@ server."""
 class LostTriggers:
     """Finds lost triggers; threads may share it."""
 
-    policies: StoredPolicies
+    policies: RulePolicies
     existing: Existing
     downstream: Downstream
     dependencies: BackgroundDependencies
@@ -72,14 +72,14 @@ class LostTriggers:
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
         """Yield the policy that the request names, or all policies."""
-        for known in [name] if name else self.policies.names():
-            stored = self.policies.live(known)
+        for policy in [name] if name else self.policies.names():
+            stored = self.policies.live(policy)
             if stored is None:
                 continue
             try:
                 yield self.policies.ready(stored)
             except PolicyInvalid as error:
-                _log.warning(error.message, extra=fields(policy=known))
+                _log.warning(error.message, extra=fields(policy=policy))
 
     def _of_policy(
         self,
@@ -107,15 +107,17 @@ class LostTriggers:
                     is_whole=True,
                 )
         for mutation in ready.mutates.values():
-            found = self.existing.triggers(ready.ir, mutation, is_newer, refusals.add)
+            newer_triggers = self.existing.triggers(
+                ready.ir, mutation, is_newer, refusals.add
+            )
             # A mutation that is repeated may have another result.
             if request.is_unproved or needs_review(mutation.linked.ir):
                 leave_out(
-                    *(self.dependencies, ready.stored, mutation.name, found),
+                    *(self.dependencies, ready.stored, mutation.name, newer_triggers),
                     mutates=True,
                 )
                 continue
-            for trigger in found.values():
+            for trigger in newer_triggers.values():
                 yield Task(MUTATE, name, mutation.name, trigger, request=request)
 
     def _of_downstream(
@@ -126,8 +128,8 @@ class LostTriggers:
             return triggers
         selector = rule_selector(origin)
         with refusals.kept():
-            for found in self.downstream.find(selector, rule.downstream_kinds()):
-                trigger = trigger_of(found.labels)
+            for generated in self.downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(generated.labels)
                 if trigger is not None:
                     triggers[trigger.key] = trigger
         return triggers

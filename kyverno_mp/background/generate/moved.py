@@ -39,11 +39,11 @@ class _Old:
     left: dict[str, Found] = field(default_factory=dict)
     """The objects by uid that still have the labels of the rule."""
 
-    def has(self, found: Found) -> bool:
+    def has(self, generated: Found) -> bool:
         """Return whether the rule generated an object before it changed."""
         if not self.is_late:
             return True
-        return bool(found.created) and found.created < self.noticed
+        return bool(generated.created) and generated.created < self.noticed
 
 
 @dataclass(slots=True)
@@ -90,13 +90,13 @@ class Moved:
         origin = Origin(name, rule.name)
         with self._lock:
             before = self._rules.get(name, {}).get(rule.name)
-            is_moving = any(one.origin == origin for one in self._old.get(name, ()))
+            is_moving = any(old.origin == origin for old in self._old.get(name, ()))
             if before is None or (before.targets == rule.targets and not is_moving):
                 return
-            known = self._claims.get(origin)
-            if known is None or known.targets != rule.targets:
-                known = self._claims[origin] = _Claim(rule.targets)
-            known.places.update(places)
+            claim = self._claims.get(origin)
+            if claim is None or claim.targets != rule.targets:
+                claim = self._claims[origin] = _Claim(rule.targets)
+            claim.places.update(places)
 
     def forget(self, policy: str) -> None:
         """Drop a deleted policy."""
@@ -116,10 +116,10 @@ class Moved:
 
     def _is_claimed(self, origin: Origin, rule: GenerateRule | None, at: Place) -> bool:
         with self._lock:
-            known = self._claims.get(origin)
-            if known is None or rule is None or known.targets != rule.targets:
+            claim = self._claims.get(origin)
+            if claim is None or rule is None or claim.targets != rule.targets:
                 return False
-            return at in known.places
+            return at in claim.places
 
     def compare(self, ready: ReadyPolicy) -> list[Origin]:
         """Compare a policy with its last version; return the rules with new targets.
@@ -134,12 +134,12 @@ class Moved:
         before = self._rules.get(policy, {})
         # A rule that generates the same objects again keeps them.
         old = [
-            one
-            for one in self._old.get(policy, ())
-            if not _covers(rules.get(one.origin.rule), one.targets)
+            entry
+            for entry in self._old.get(policy, ())
+            if not _covers(rules.get(entry.origin.rule), entry.targets)
         ]
-        for one in old:
-            one.is_late = True
+        for entry in old:
+            entry.is_late = True
         moved: list[Origin] = []
         for name, rule in before.items():
             if name not in rules or _covers(rules[name], rule.targets):
@@ -167,42 +167,46 @@ class Moved:
         policy = ready.stored.name
         for old in self._old.get(policy, ()):
             self._list(old, ready.generates.get(old.origin.rule), refusals)
-            for found in list(old.left.values()):
+            for generated in list(old.left.values()):
                 with refusals.kept():
-                    self._downstream.release(found, rule_selector(old.origin))
-                    del old.left[found.uid]
-        left = [one for one in self._old.get(policy, ()) if one.unlisted or one.left]
+                    self._downstream.release(generated, rule_selector(old.origin))
+                    del old.left[generated.uid]
+        unreleased = [
+            old for old in self._old.get(policy, ()) if old.unlisted or old.left
+        ]
         with self._lock:
-            self._keep(policy, left)
+            self._keep(policy, unreleased)
 
     def submit(self, policy: str) -> bool:
         """Submit the tasks of moved rules; return whether some were not accepted."""
         tasks = self._tasks.pop(policy, {})
-        left = {one: task for one, task in tasks.items() if not self._submit(task)}
-        if left:
-            self._tasks[policy] = left
-        return bool(left)
+        refused = {key: task for key, task in tasks.items() if not self._submit(task)}
+        if refused:
+            self._tasks[policy] = refused
+        return bool(refused)
 
     def _list(self, old: _Old, rule: GenerateRule | None, refusals: Refusals) -> None:
         """List the objects of the kinds that were not listed yet."""
         follows = rule is not None and rule.synchronizes and rule.copies_data
         for kinds in list(old.unlisted):
             with refusals.kept():
-                for found in self._downstream.find(rule_selector(old.origin), kinds):
+                for generated in self._downstream.find(
+                    rule_selector(old.origin), kinds
+                ):
                     # The claim is older than the object, so a list that contains the
                     # object is followed by a look at the claim.
-                    if not old.has(found) or self._is_claimed(
-                        old.origin, rule, found.place
+                    if not old.has(generated) or self._is_claimed(
+                        old.origin, rule, generated.place
                     ):
                         continue
-                    old.left[found.uid] = found
+                    old.left[generated.uid] = generated
                     if follows:
-                        self._keep_task(old.origin, found)
+                        self._keep_task(old.origin, generated)
                 old.unlisted.remove(kinds)
 
-    def _keep_task(self, origin: Origin, found: Found) -> None:
+    def _keep_task(self, origin: Origin, generated: Found) -> None:
         """Keep the task that generates the new object: only labels name the trigger."""
-        trigger = trigger_of(found.labels)
+        trigger = trigger_of(generated.labels)
         if trigger is not None:
             task = Task(GENERATE, origin.policy, origin.rule, trigger)
             self._tasks.setdefault(origin.policy, {})[origin.rule, trigger.key] = task

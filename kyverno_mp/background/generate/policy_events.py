@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.moved import Moved
-from kyverno_mp.background.generate.register import Register, RuleKinds
 from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
@@ -27,7 +26,8 @@ from kyverno_mp.background.policies import (
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.register import RuleKinds, RuleRegister
+from kyverno_mp.background.stored import RulePolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
     MUTATE,
@@ -59,10 +59,10 @@ class PolicyEvents:
     def __init__(
         self,
         dependencies: BackgroundDependencies,
-        policies: StoredPolicies,
+        policies: RulePolicies,
         existing: Existing,
         downstream: Downstream,
-        register: Register,
+        register: RuleRegister,
         submit: Callable[[Task], bool],
     ) -> None:
         """``submit`` queues a task for its trigger."""
@@ -114,11 +114,11 @@ class PolicyEvents:
             with self._lock:
                 self._known.pop(origin, None)
         self._moved.settle(ready, refusals)
-        left = self._moved.submit(key)
+        has_tasks_left = self._moved.submit(key)
         tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
         refusals.raise_first()
-        if left or refused:
+        if has_tasks_left or refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
         self._synced[key] = version, now_s + after_s
@@ -137,7 +137,7 @@ class PolicyEvents:
         self._moved.forget(key)
         self._synced.pop(key, None)
         with self._lock:
-            for origin in [one for one in self._known if one.policy == key]:
+            for origin in [origin for origin in self._known if origin.policy == key]:
                 del self._known[origin]
         return Result()
 
@@ -159,9 +159,9 @@ class PolicyEvents:
         for rule, kinds in self._register.of(policy).items():
             if rule in rule_kinds or (ready is not None and rule in ready.generates):
                 continue
-            known = len(refusals)
+            refused_before = len(refusals)
             self._delete(Origin(policy, rule), kinds, refusals)
-            if len(refusals) > known:
+            if len(refusals) > refused_before:
                 left_over[rule] = kinds
         return left_over
 
@@ -195,10 +195,10 @@ class PolicyEvents:
                 yield Task(GENERATE, name, rule.name, trigger)
         for mutate in ready.mutates.values():
             if mutate.on_policy_update:
-                found = self._existing.triggers(
+                mutated_triggers = self._existing.triggers(
                     ready.ir, mutate, on_refused=refusals.add
                 )
-                for trigger in found.values():
+                for trigger in mutated_triggers.values():
                     yield Task(MUTATE, name, mutate.name, trigger)
 
     def _of_downstream(
@@ -212,22 +212,30 @@ class PolicyEvents:
         """
         selector = rule_selector(origin)
         now: dict[_Place, Trigger] = {}
-        known = len(refusals)
+        refused_before = len(refusals)
         with refusals.kept():
-            for found in self._downstream.find(selector, rule.downstream_kinds()):
-                trigger = trigger_of(found.labels)
+            for generated in self._downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(generated.labels)
                 if trigger is not None:
-                    resource = found.resource
-                    now[_Place(resource.group, resource.plural, *found.key)] = trigger
+                    resource = generated.resource
+                    now[_Place(resource.group, resource.plural, *generated.key)] = (
+                        trigger
+                    )
         with self._lock:
             before = self._known.get(origin) or {}
             # After a rejection, it is not known whether the objects that were not
             # listed are gone.
-            self._known[origin] = {**before, **now} if len(refusals) > known else now
-        wanted = [one for place, one in before.items() if place not in now]
+            self._known[origin] = (
+                {**before, **now} if len(refusals) > refused_before else now
+            )
+        triggers = [
+            trigger
+            for place_before, trigger in before.items()
+            if place_before not in now
+        ]
         if rule.copies_data:
-            wanted += now.values()
-        return {one.key: one for one in wanted}
+            triggers += now.values()
+        return {trigger.key: trigger for trigger in triggers}
 
 
 def _recorded(ready: ReadyPolicy) -> RuleKinds:

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.generator import Generator, place_of
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.content import bare, has_same_content, over
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.labels import (
@@ -28,6 +27,7 @@ from kyverno_mp.background.objects.labels import (
 )
 from kyverno_mp.background.objects.triggers import Triggers, is_ending
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import DependencyError, InputError, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of
@@ -100,9 +100,9 @@ class Planner:
         resource, raw = self.downstream.resolved(generated)
         namespace, name = key_of(raw)
         live = self.objects.find(resource, (namespace, name))
-        where = (*cause, resource, namespace, name)
+        identity = (*cause, resource, namespace, name)
         if live is None:
-            return Planned(CREATE, *where, None, bare(raw, raw))
+            return Planned(CREATE, *identity, None, bare(raw, raw))
         if not synchronizes:
             return None
         labels = live["metadata"].get("labels") or {}
@@ -119,18 +119,18 @@ class Planner:
                 raise
         if has_same_content(live, after, after):
             return None
-        return Planned(UPDATE, *where, bare(live, after), bare(after, after))
+        return Planned(UPDATE, *identity, bare(live, after), bare(after, after))
 
     def _tried(self, resource: Resource, raw: Json, *, server_side: bool) -> Json:
         if server_side:
             return self.objects.try_apply(resource, raw)
         return self.objects.try_replace(resource, raw)
 
-    def delete(self, cause: Cause, found: Found) -> Planned:
+    def delete(self, cause: Cause, generated: Found) -> Planned:
         """Return the planned deletion of an object. Raises: DependencyError."""
-        live = self.objects.find(found.resource, found.key)
+        live = self.objects.find(generated.resource, generated.key)
         before = None if live is None else bare(live, live)
-        return Planned(DELETE, *cause, found.resource, *found.key, before, None)
+        return Planned(DELETE, *cause, generated.resource, *generated.key, before, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Previewer:
 
     generator: Generator
     existing: Existing
-    register: Register
+    register: RuleRegister
     planner: Planner
 
     @property
@@ -154,12 +154,12 @@ class Previewer:
         """Return the planned changes of a policy. Raises: DependencyError."""
         rules = policy.generates.values()
         later = sorted(rule.name for rule in rules if not rule.existing)
-        found = Preview(policy.stored, later=later)
+        preview = Preview(policy.stored, later=later)
         for rule in rules:
-            for trigger in self._all_triggers(policy, rule, found):
-                self._add(policy, found, rule, trigger)
-        found.planned += self._of_removed(policy, found)
-        return found
+            for trigger in self._all_triggers(policy, rule, preview):
+                self._add(policy, preview, rule, trigger)
+        preview.planned += self._of_removed(policy, preview)
+        return preview
 
     def _all_triggers(
         self, policy: ReadyPolicy, rule: GenerateRule, preview: Preview
@@ -173,8 +173,8 @@ class Previewer:
         if rule.synchronizes:
             selector = rule_selector(Origin(policy.stored.name, rule.name))
             kinds = rule.downstream_kinds()
-            for one in self._listed(selector, kinds, preview):
-                trigger = trigger_of(one.labels)
+            for generated in self._listed(selector, kinds, preview):
+                trigger = trigger_of(generated.labels)
                 if trigger is not None:
                     triggers.setdefault(trigger.key, trigger)
         return list(triggers.values())
@@ -216,21 +216,21 @@ class Previewer:
         """Yield the changes for one trigger. Raises: InputError, DependencyError."""
         cause = Cause(rule.name, trigger)
         live = self._triggers.find(trigger)
-        wanted: list[Generated] = []
+        objects: list[Generated] = []
         applies = False
         if live is not None and not is_ending(live):
             task = Task(GENERATE, policy.stored.name, rule.name, trigger)
             applied = self.generator.evaluate(task, policy, rule, live)
             if applied is not None:
-                applies, wanted = True, applied.objects
+                applies, objects = True, applied.objects
                 if applied.problem is not None:
                     preview.problems.append(
                         f"{rule.name}, {trigger.shown}: {applied.problem.message}"
                     )
-        for one in wanted:
+        for generated in objects:
             planned = self.planner.write(
                 cause,
-                one,
+                generated,
                 synchronizes=rule.synchronizes,
                 server_side=policy.server_side_apply,
             )
@@ -240,10 +240,10 @@ class Previewer:
                 yield planned
         if rule.synchronizes:
             origin = Origin(policy.stored.name, rule.name)
-            kept = {self._downstream.place_of(one) for one in wanted}
+            places = {self._downstream.place_of(generated) for generated in objects}
             lacks_source = self.generator.lacks_source(policy, rule)
             for each in self._owned(origin, rule, trigger):
-                if place_of(each) in kept:
+                if place_of(each) in places:
                     continue
                 try:
                     # As in the pool, objects of a rule that still applies stay.
@@ -268,7 +268,7 @@ class Previewer:
             if rule in policy.generates:
                 continue
             selector = rule_selector(Origin(name, rule))
-            for one in self._listed(selector, kinds, preview):
-                if not one.labels.get(SOURCE_UID):
-                    cause = Cause(rule, trigger_of(one.labels))
-                    yield self.planner.delete(cause, one)
+            for generated in self._listed(selector, kinds, preview):
+                if not generated.labels.get(SOURCE_UID):
+                    cause = Cause(rule, trigger_of(generated.labels))
+                    yield self.planner.delete(cause, generated)

@@ -34,15 +34,15 @@ class Sources:
     )
     """The uids in a namespace; None if the kind is not served."""
 
-    def lack(self, one: Found) -> bool:
+    def lack(self, clone: Found) -> bool:
         """Return whether an object is a clone whose source is certainly gone.
 
         Raises: DependencyError.
         """
-        source = source_of(one.labels)
-        if source is None or not self._is_possible(one.resource, source):
+        source = source_of(clone.labels)
+        if source is None or not self._is_possible(clone.resource, source):
             return False
-        uids = self._uids(one.resource, source.namespace)
+        uids = self._uids(clone.resource, source.namespace)
         return uids is not None and source.uid not in uids
 
     def _is_possible(self, resource: Resource, source: Trigger) -> bool:
@@ -53,9 +53,9 @@ class Sources:
             return False
         if resource.namespaced != bool(source.namespace):
             return False
-        own = self.policy.stored.key[0]
-        if own:
-            return source.namespace == own
+        policy_namespace = self.policy.stored.key[0]
+        if policy_namespace:
+            return source.namespace == policy_namespace
         named = self.rule.source_namespaces
         return named is None or source.namespace in named
 
@@ -64,15 +64,15 @@ class Sources:
 
         Raises: DependencyError, a KubeRefused for each object of the same place.
         """
-        place = resource, namespace
-        if place not in self._listed:
+        list_key = resource, namespace
+        if list_key not in self._listed:
             if len(self._listed) >= BACKGROUND_SOURCE_LISTS_MAX:
                 return None
-            self._listed[place] = self._list(resource, namespace)
-        found = self._listed[place]
-        if isinstance(found, KubeRefused):
-            raise found
-        return found
+            self._listed[list_key] = self._list(resource, namespace)
+        uids = self._listed[list_key]
+        if isinstance(uids, KubeRefused):
+            raise uids
+        return uids
 
     def _list(
         self, resource: Resource, namespace: str

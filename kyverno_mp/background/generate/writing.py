@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.writes import Writes
 from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.register import RuleRegister
 from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import (
@@ -49,7 +49,7 @@ class Writer:
 
     dependencies: BackgroundDependencies
     downstream: Downstream
-    register: Register
+    register: RuleRegister
     on_recorded: Callable[[Key], None]
     """Called with a policy of which a rule was recorded."""
     claim: Claim
@@ -67,19 +67,19 @@ class Writer:
         Raises: KubeRefused or KubeNotFound after the last write if any was rejected;
         other errors at once.
         """
-        wanted = [] if applied is None else applied.objects
+        objects = [] if applied is None else applied.objects
         created: Objects = []
         # Objects of an unrecorded rule would stay behind if the policy were deleted
         # while no replica holds the lease.
-        is_new = bool(wanted) and self._record(policy, rule)
-        self.claim(policy, rule, self._places(wanted))
+        is_new = bool(objects) and self._record(policy, rule)
+        self.claim(policy, rule, self._places(objects))
         writes = Writes(task)
         try:
-            for one in wanted:
-                writes.add(partial(self._write, task, policy, rule, one, created))
+            for generated in objects:
+                writes.add(partial(self._write, task, policy, rule, generated, created))
         finally:
             # The policy and its record may have been deleted during the writes.
-            is_new = (bool(wanted) and self._record(policy, rule)) or is_new
+            is_new = (bool(objects) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
         writes.check()
@@ -88,11 +88,11 @@ class Writer:
             results.generated(policy.ir, applied.result, applied.request, created)
         return writes.outcome()
 
-    def _places(self, wanted: Iterable[Generated]) -> Iterator[Place]:
-        for one in wanted:
+    def _places(self, objects: Iterable[Generated]) -> Iterator[Place]:
+        for generated in objects:
             with contextlib.suppress(ExpressionFailed):
                 # The write of this object fails with the same error.
-                yield self.downstream.place_of(one)
+                yield self.downstream.place_of(generated)
 
     def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
         """Record a rule whose objects are deleted with it; return whether it is new."""

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.existing import ExistingTriggers
-from kyverno_mp.background.generating.policies import GeneratingPolicies
-from kyverno_mp.background.generating.register import Register
+from kyverno_mp.background.generating.policies import generating_policies
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.generating.watches import Watches
 from kyverno_mp.background.objects.downstream import Downstream
@@ -23,14 +22,14 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.stored import is_absent
+from kyverno_mp.background.register import KindRegister
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.resource import Key
+from kyverno_mp.pool.term import watch_problems
 from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 
 _log = logging.getLogger(__name__)
-_FAILING: Final = 3
 _FOLLOW_AGAIN_S: Final = 30.0
 """Pause before kinds that the API server did not serve are looked up again."""
 
@@ -52,8 +51,8 @@ class GeneratingParts:
         settings = dependencies.settings
         self._dependencies = dependencies
         self._add_policy = add_policy
-        self.policies = GeneratingPolicies(dependencies.client, settings.exceptions_in)
-        self.register = Register(
+        self.policies = generating_policies(dependencies.client, settings.exceptions_in)
+        self.register = KindRegister(
             dependencies.client,
             settings.namespace,
             downstream.guard,
@@ -66,7 +65,7 @@ class GeneratingParts:
         self.events = GeneratingEvents(
             dependencies,
             self.policies,
-            ExistingTriggers(dependencies, kinds),
+            Existing(dependencies, kinds),
             downstream,
             self.register,
             submit=submit,
@@ -81,7 +80,7 @@ class GeneratingParts:
             Evaluation(dependencies, self.policies, kinds),
             add_policy,
         )
-        for informer in self.policies.policies:
+        for informer in self.policies.stored.informers:
             informer.on_change(add_policy)
         self._adopted: set[str] = set()
         self._is_following = False
@@ -101,7 +100,7 @@ class GeneratingParts:
         """
         if not self._is_following or self._lacks_kinds():
             self._follow()
-        for informer in self.policies.policies:
+        for informer in self.policies.stored.informers:
             resource = informer.scope.resource
             if not informer.synced or resource.kind in self._adopted:
                 continue
@@ -116,12 +115,10 @@ class GeneratingParts:
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        found = [
-            f"watch of {informer.scope.resource.plural}: {informer.last_error}"
-            for informer in self.policies.informers
-            if informer.failures >= _FAILING and not is_absent(informer)
-        ]
-        return [*found, *self.watches.problems()]
+        served = (
+            informer for informer in self.policies.informers if not informer.is_absent
+        )
+        return [*watch_problems(served), *self.watches.problems()]
 
     def _lacks_kinds(self) -> bool:
         """Return whether kinds that were not served are to be looked up again."""
@@ -155,12 +152,14 @@ class GeneratingParts:
         for policy in self._reported.keys() - unwatched.keys():
             del self._reported[policy]
         for policy, kinds in unwatched.items():
-            text = ", ".join(f"{kind} ({reason})" for kind, reason in kinds.items())
+            description = ", ".join(
+                f"{kind} ({reason})" for kind, reason in kinds.items()
+            )
             reported, at_s = self._reported.get(policy, ("", 0.0))
             stored = self.policies.get(policy)
-            if stored is not None and (reported != text or at_s < again_s):
-                self._reported[policy] = text, now_s
-                PolicyRecorder(stored, events, metrics).unwatched(text)
+            if stored is not None and (reported != description or at_s < again_s):
+                self._reported[policy] = description, now_s
+                PolicyRecorder(stored, events, metrics).unwatched(description)
 
     def _sync_again(self, policy: str) -> None:
         """Sync a policy, e.g. after the queue rejected one of its tasks."""

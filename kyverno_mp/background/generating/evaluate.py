@@ -20,15 +20,14 @@ from kyverno_mp.background.generating.sources import (
 )
 from kyverno_mp.background.generating.wanted import Collector
 from kyverno_mp.background.objects.kinds import Kinds
-from kyverno_mp.background.objects.triggers import request_of
+from kyverno_mp.background.objects.triggers import request_of, review_resource
+from kyverno_mp.background.policies import Version
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.outside import ResourcePort
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import withheld
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
@@ -64,27 +63,26 @@ class Evaluation:
         may lag behind admission. Raises: SourceNotFound; other InputErrors,
         DependencyError.
         """
-        found = self._evaluate(task, policy, trigger)
-        if found is None and task.request is not None:
-            newer = self.policies.changed(policy)
-            if newer is not None:
+        evaluated = self._evaluate(task, policy, trigger)
+        if evaluated is None and task.request is not None:
+            newer = self.policies.reread(policy)
+            if newer is not None and _is_newer(newer.version, policy.version):
                 policy = newer
-                found = self._evaluate(task, policy, trigger)
-        return None if found is None else Evaluated(policy, found)
+                evaluated = self._evaluate(task, policy, trigger)
+        return None if evaluated is None else Evaluated(policy, evaluated)
 
     def _evaluate(
         self, task: Task, policy: ReadyGenerating, trigger: Json
     ) -> Wanted | None:
         request = self._request(task, policy, trigger)
-        own = policy.ir.policy
-        if own.namespace and request.namespace != own.namespace:
+        policy_ir = policy.ir.policy
+        if policy_ir.namespace and request.namespace != policy_ir.namespace:
             # SAFETY: a tenant's policy must never read objects of other namespaces.
             return None
-        data, clock = self.dependencies.cluster_data, self.dependencies.clock
-        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        data = self.dependencies.cluster_data
+        engine, deadline_ns = self.dependencies.engine()
         runtime = engine.open(request, deadline_ns).runtime
-        runtime.begin_policy(policy.linked, is_tenant=bool(own.namespace))
+        runtime.begin_policy(policy.linked, is_tenant=bool(policy_ir.namespace))
         sources = Sources()
         named = task.trigger
         sources.saw(named.uid, named.api_version, named.kind)
@@ -106,27 +104,34 @@ class Evaluation:
         )
         shared = ReviewShared(request) if is_review else Shared(request)
         began_ns = engine.now_ns()
-        found = policy.linked.evaluate(facts, shared, reads_all=task.deletes_clones)
-        if found is None:
+        rule_result = policy.linked.evaluate(
+            facts, shared, reads_all=task.deletes_clones
+        )
+        if rule_result is None:
             return None
-        self._count(policy, request, found.status, engine.now_ns() - began_ns)
-        if found.status == result.PASS and found.rule != _EXCEPTION:
-            return Wanted(collector.objects, found, request)
-        error = ExpressionFailed("background.policy", found.message)
-        if found.status == result.ERROR and policy.reads_secrets:
-            found.message = withheld(error.code)
+        self._count(policy, request, rule_result.status, engine.now_ns() - began_ns)
+        if rule_result.status == result.PASS and rule_result.rule != _EXCEPTION:
+            return Wanted(collector.objects, rule_result, request)
+        error = ExpressionFailed("background.policy", rule_result.message)
+        if rule_result.status == result.ERROR and policy.reads_secrets:
+            rule_result.message = withheld(error.code)
         if self.dependencies.results is not None:
-            self.dependencies.results.generated(own, found, request)
-        if found.status == result.ERROR:
+            self.dependencies.results.generated(policy_ir, rule_result, request)
+        if rule_result.status == result.ERROR:
             raise SourceNotFound.of(error, sources) if sources.missing else error
         return None
 
     def _count(
         self, policy: ReadyGenerating, request: Request, status: str, took_ns: int
     ) -> None:
-        own = policy.ir.policy
+        policy_ir = policy.ir.policy
         labels = (
-            *(own.namespace or "-", own.name, request.kind, request.namespace),
+            *(
+                policy_ir.namespace or "-",
+                policy_ir.name,
+                request.kind,
+                request.namespace,
+            ),
             *(request.operation.lower(), _CAUSE, status),
         )
         seconds = took_ns / 1e9
@@ -144,16 +149,7 @@ class Evaluation:
             request.operation = policy.operation_of(request.operation)
         if request.review_request is None:
             resource = self.kinds.of_kind(task.trigger.api_version, task.trigger.kind)
-            place = (
-                {}
-                if resource is None
-                else {
-                    "group": resource.group,
-                    "version": resource.version,
-                    "resource": resource.plural,
-                }
-            )
-            request.review_request = {"resource": place}
+            request.review_request = {"resource": review_resource(resource)}
         else:
             request.review_request["operation"] = request.operation
             request.namespace = str(task.admission.get("namespace") or "")
@@ -168,8 +164,13 @@ class Evaluation:
         namespaces = self.dependencies.cluster_data.cel.namespaces
         if not name or namespaces is None:
             return None
-        found = namespaces.namespace(name, deadline_ns)
-        return None if found is None else {"spec": {}, "status": {}, **found}
+        namespace = namespaces.namespace(name, deadline_ns)
+        return None if namespace is None else {"spec": {}, "status": {}, **namespace}
+
+
+def _is_newer(version: Version, than: Version) -> bool:
+    """Return whether it is another version of the same policy."""
+    return version[0] == than[0] and version != than
 
 
 def _noted(port: ResourcePort | None, sources: Sources) -> ResourcePort | None:

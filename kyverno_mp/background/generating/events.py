@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out
-from kyverno_mp.background.generating.existing import ExistingTriggers
-from kyverno_mp.background.generating.labels import owner_of, policy_selector
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
 from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import owner_of, policy_selector
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import Entry, GeneratedKind, KindRegister
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     Place,
@@ -55,9 +55,9 @@ class GeneratingEvents:
         self,
         dependencies: BackgroundDependencies,
         policies: GeneratingPolicies,
-        existing: ExistingTriggers,
+        existing: Existing,
         downstream: Downstream,
-        register: Register,
+        register: KindRegister,
         *,
         submit: Callable[[Task], bool],
         awaits_watches: Callable[[str], bool],
@@ -124,22 +124,22 @@ class GeneratingEvents:
             self._synced.pop(policy, None)
             self._forgotten.add(policy)
 
-    def lost(self, request: StoredRequest) -> Iterator[Task]:
+    def lost(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
         """Yield the tasks when triggers of a policy were lost.
 
         Raises: DependencyError.
         """
-        name, since_ns = request.spec.policy, request.lost_since_ns - CLOCK_SKEW_NS
+        name = request.spec.policy
         refusals = Refusals()
-        for known in [name] if name else self._policies.names():
+        for policy in [name] if name else self._policies.names():
             try:
-                ready = self._policies.newest(known)
+                ready = self._policies.newest(policy)
             except InputError as error:
-                _log.warning(error.message, extra=fields(policy=known))
+                _log.warning(error.message, extra=fields(policy=policy))
                 continue
             if ready is None:
                 continue
-            yield from self.all_tasks(ready, refusals, since_ns)
+            yield from self.all_tasks(ready, refusals, since_ns - CLOCK_SKEW_NS)
         refusals.raise_first()
 
     def all_tasks(
@@ -152,7 +152,7 @@ class GeneratingEvents:
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
-        existing = self._existing.triggers(ready, refusals.add, since_ns)
+        existing = self._of_existing(ready, refusals, since_ns)
         if since_ns and needs_review(ready.ir):
             leave_out(self._dependencies, ready.stored, ready.ir.policy.name, existing)
             existing = {}
@@ -200,8 +200,16 @@ class GeneratingEvents:
         if ready.ir.synchronizes:
             triggers = self._of_downstream(ready, refusals, claims, forgets=True)
         if ready.ir.generates_existing:
-            existing = self._existing.triggers(ready, refusals.add)
+            existing = self._of_existing(ready, refusals)
         yield from _tasks(ready, triggers, existing, claims)
+
+    def _of_existing(
+        self, ready: ReadyGenerating, refusals: Refusals, since_ns: int = 0
+    ) -> dict[str, Trigger]:
+        """Return the objects that the policy matches."""
+        return self._existing.triggers_of_policy(
+            ready.ir, ready.assumed_operation, refusals.add, since_ns
+        )
 
     def _of_downstream(
         self,
@@ -219,7 +227,7 @@ class GeneratingEvents:
         ``forgets``: remove kinds from the record that have no objects and never had
         any.
         """
-        found: dict[str, Trigger] = {}
+        triggers: dict[str, Trigger] = {}
         written: set[str] = set()
         selector = policy_selector(ready.name)
         empty: list[GeneratedKind] = []
@@ -229,19 +237,19 @@ class GeneratingEvents:
                     self._downstream.find(selector, [kind[:2]], ready.stored.key[0])
                 )
                 empty += [kind] * (not listed)
-                for one in listed:
-                    owner = owner_of(one.labels)
+                for generated in listed:
+                    owner = owner_of(generated.labels)
                     if owner is not None:
                         key = owner[1].key
-                        found[key] = owner[1]
-                        claims.setdefault(key, set()).add(one.place)
-                        if self._downstream.is_written(one):
+                        triggers[key] = owner[1]
+                        claims.setdefault(key, set()).add(generated.place)
+                        if self._downstream.is_written(generated):
                             written.add(key)
         if forgets:
             self._register.forget(ready.name, empty)
         for key in written:
             del claims[key]
-        return found
+        return triggers
 
 
 def _tasks(

@@ -12,15 +12,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.preview import CREATE, Cause, Planner, Preview
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.objects.downstream import (
     CREATED,
@@ -34,6 +33,7 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.labels import Selector
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import Entry, GeneratedKind, KindRegister
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import DependencyError, InputError
 from kyverno_mp.program.generate.pattern import Generated
@@ -42,10 +42,12 @@ from kyverno_mp.program.generate.pattern import Generated
 class _Notes:
     """Notes the writes of the runner without making them; a Writer and a Record."""
 
-    def __init__(self, planner: Planner, register: Register, found: Preview) -> None:
+    def __init__(
+        self, planner: Planner, register: KindRegister, preview: Preview
+    ) -> None:
         self._planner = planner
         self._register = register
-        self._found = found
+        self._found = preview
         self._added: list[GeneratedKind] = []
         self.cause = Cause("", None)
         """The cause of the next writes."""
@@ -84,8 +86,8 @@ class _Notes:
         self._found.planned.append(planned)
         return Done(CREATED if planned.action == CREATE else UPDATED)
 
-    def delete(self, found: Found, _selector: Selector) -> bool:
-        self._found.planned.append(self._planner.delete(self.cause, found))
+    def delete(self, generated: Found, _selector: Selector) -> bool:
+        self._found.planned.append(self._planner.delete(self.cause, generated))
         return True
 
     def of(self, policy: str) -> Entry:
@@ -118,7 +120,7 @@ class GeneratingPreviewer:
     policies: GeneratingPolicies
     kinds: Kinds
     triggers: Triggers
-    register: Register
+    register: KindRegister
     planner: Planner
 
     @property
@@ -129,8 +131,8 @@ class GeneratingPreviewer:
         """Return the planned changes of a policy. Raises: DependencyError."""
         name = policy.ir.policy.name
         later = [] if policy.ir.generates_existing else [name]
-        found = Preview(policy.stored, later=later)
-        notes = _Notes(self.planner, self.register, found)
+        preview = Preview(policy.stored, later=later)
+        notes = _Notes(self.planner, self.register, preview)
         generating = Generating(
             *(self.dependencies, self.policies, self.triggers, notes, notes),
             Evaluation(self.dependencies, self.policies, self.kinds),
@@ -142,15 +144,15 @@ class GeneratingPreviewer:
             try:
                 generating.run(task, policy)
             except (InputError, DependencyError) as error:
-                text = f"{name}, {task.trigger.shown}: {error.message}"
-                found.problems.append(text)
-        found.problems += refusals.texts
-        return found
+                problem = f"{name}, {task.trigger.shown}: {error.message}"
+                preview.problems.append(problem)
+        preview.problems += refusals.texts
+        return preview
 
     def _tasks(self, policy: ReadyGenerating, refusals: Refusals) -> list[Task]:
         events = GeneratingEvents(
             *(self.dependencies, self.policies),
-            ExistingTriggers(self.dependencies, self.kinds),
+            Existing(self.dependencies, self.kinds),
             *(self._downstream, self.register),
             submit=lambda _task: False,
             awaits_watches=lambda _policy: False,

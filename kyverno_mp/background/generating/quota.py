@@ -18,18 +18,18 @@ Place: TypeAlias = tuple[str, str]
 """Group and plural name of a resource."""
 
 
-def chosen(wanted: Mapping[str, Iterable[Place]]) -> frozenset[Place]:
-    """Return the resources to watch. ``wanted``: the resources by policy."""
+def chosen(places_of: Mapping[str, Iterable[Place]]) -> frozenset[Place]:
+    """Return the resources to watch. ``places_of``: the resources by policy."""
     by_namespace: dict[str, set[Place]] = {}
-    for policy, places in wanted.items():
+    for policy, places in places_of.items():
         by_namespace.setdefault(policy_key(policy)[0], set()).update(places)
-    found = set(sorted(by_namespace.pop("", ()))[:GENERATED_KINDS_MAX])
+    watched = set(sorted(by_namespace.pop("", ()))[:GENERATED_KINDS_MAX])
     queues = [
-        sorted(places - found)[:GENERATED_KINDS_OF_NAMESPACE_MAX]
+        sorted(places - watched)[:GENERATED_KINDS_OF_NAMESPACE_MAX]
         for _, places in sorted(by_namespace.items())
     ]
     for rank in range(GENERATED_KINDS_OF_NAMESPACE_MAX):
         for queue in queues:
-            if rank < len(queue) and len(found) < GENERATED_KINDS_MAX:
-                found.add(queue[rank])
-    return frozenset(found)
+            if rank < len(queue) and len(watched) < GENERATED_KINDS_MAX:
+                watched.add(queue[rank])
+    return frozenset(watched)

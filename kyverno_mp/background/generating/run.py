@@ -19,15 +19,10 @@ from msgspec.structs import replace
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
-from kyverno_mp.background.generating.labels import (
-    policy_selector,
-    trigger_selector,
-)
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
 from kyverno_mp.background.objects.deletion import Deleter, Owned
 from kyverno_mp.background.objects.downstream import (
@@ -35,7 +30,11 @@ from kyverno_mp.background.objects.downstream import (
     Done,
     Found,
 )
-from kyverno_mp.background.objects.labels import Selector
+from kyverno_mp.background.objects.labels import (
+    Selector,
+    policy_selector,
+    policy_trigger_selector,
+)
 from kyverno_mp.background.objects.triggers import (
     Triggers,
     is_ending,
@@ -54,6 +53,7 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.register import Entry, GeneratedKind
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -83,7 +83,7 @@ class Writer(Deleter, Protocol):
 
 
 class Record(Protocol):
-    """The record of generated kinds: Register, or a copy of it."""
+    """The record of generated kinds: KindRegister, or a copy of it."""
 
     def of(self, policy: str) -> Entry:
         """Return the record of a policy."""
@@ -134,8 +134,8 @@ class Generating:
         if policy is None:
             # background/generating/events.py deletes the objects of a deleted policy.
             return DONE
-        own = policy.ir.policy.namespace
-        if own and task.trigger.namespace != own:
+        namespace = policy.ir.policy.namespace
+        if namespace and task.trigger.namespace != namespace:
             # SAFETY: labels can be forged and name any object as a trigger.
             return DONE
         if task.synchronizes and not policy.ir.synchronizes:
@@ -164,8 +164,8 @@ class Generating:
 
     def _follow(self, task: Task, policy: ReadyGenerating, live: Json) -> Outcome:
         """Run the task for a trigger that exists."""
-        own = policy.ir.policy.namespace
-        if own and task.trigger.namespace != own:
+        namespace = policy.ir.policy.namespace
+        if namespace and task.trigger.namespace != namespace:
             # SAFETY: forged labels may give a cluster-scoped object a namespace.
             return DONE
         if task.deletes and task.operation == _DELETE:
@@ -212,13 +212,13 @@ class Generating:
         """
         unexplained = 0
 
-        def is_stale(one: Found) -> bool:
+        def is_stale(clone: Found) -> bool:
             nonlocal unexplained
-            uid = one.labels.get(SOURCE_UID, "")
+            uid = clone.labels.get(SOURCE_UID, "")
             if not uid or sources.has(uid):
                 return False
-            place = Missing(one.resource.group, one.resource.plural, one.key[1])
-            if place in sources.missing:
+            source = Missing(clone.resource.group, clone.resource.plural, clone.key[1])
+            if source in sources.missing:
                 return uid in task.gone_sources or task.is_whole
             unexplained += uid in task.gone_sources
             return False
@@ -236,8 +236,8 @@ class Generating:
             return True
         if evaluated.policy.is_older_than(trigger):
             return True
-        wanted = map(self.downstream.place_of, evaluated.wanted.objects)
-        return not task.claims.isdisjoint(wanted)
+        places = map(self.downstream.place_of, evaluated.wanted.objects)
+        return not task.claims.isdisjoint(places)
 
     def _replace(
         self, task: Task, policy: ReadyGenerating, evaluated: Evaluated | None
@@ -248,13 +248,16 @@ class Generating:
         once.
         """
         if evaluated is None:
-            self._delete(task, policy, lambda _one: True)
+            self._delete(task, policy, lambda _object: True)
             return DONE
-        kept = {self.downstream.place_of(one) for one in evaluated.wanted.objects}
+        places = {
+            self.downstream.place_of(generated)
+            for generated in evaluated.wanted.objects
+        }
         return write_then_delete(
             lambda: self._write_all(task, evaluated),
             lambda: self._delete(
-                task, evaluated.policy, lambda one: one.place not in kept
+                task, evaluated.policy, lambda owned: owned.place not in places
             ),
         )
 
@@ -270,7 +273,7 @@ class Generating:
         if not is_known and not self.triggers.serves(task.trigger):
             # If the kind is not served, the trigger may still exist.
             return DONE
-        self._delete(task, policy, lambda _one: True)
+        self._delete(task, policy, lambda _object: True)
         return APPLIED
 
     def _write_all(self, task: Task, evaluated: Evaluated) -> Outcome:
@@ -279,10 +282,10 @@ class Generating:
         Raises: KubeRefused after the last write if any was rejected; other errors at
         once.
         """
-        policy, wanted = evaluated.policy, evaluated.wanted
+        policy, applied = evaluated.policy, evaluated.wanted
         created: list[Generated] = []
-        objects = wanted.objects if policy.ir.synchronizes else ()
-        kinds = {_kind_of(one) for one in objects}
+        objects = applied.objects if policy.ir.synchronizes else ()
+        kinds = {_kind_of(generated) for generated in objects}
         deletes = policy.deletes_with_policy
         # Objects of an unrecorded kind would stay behind if the policy were deleted
         # while no replica holds the lease.
@@ -290,10 +293,12 @@ class Generating:
         written: list[GeneratedKind] = []
         writes = Writes(task)
         try:
-            for one in wanted.objects:
+            for generated in applied.objects:
                 # A write whose response is lost may have succeeded.
-                written.append(_kind_of(one))
-                if not writes.add(partial(self._write, task, policy, one, created)):
+                written.append(_kind_of(generated))
+                if not writes.add(
+                    partial(self._write, task, policy, generated, created)
+                ):
                     written.pop()
         finally:
             # The policy and its record may have been deleted during the writes.
@@ -305,7 +310,9 @@ class Generating:
         writes.check()
         results = self.dependencies.results
         if results is not None:
-            results.generated(policy.ir.policy, wanted.result, wanted.request, created)
+            results.generated(
+                policy.ir.policy, applied.result, applied.request, created
+            )
         return writes.outcome()
 
     def _write(
@@ -337,7 +344,7 @@ class Generating:
         Raises: KubeRefused after the last object, when a kind cannot be listed or an
         object cannot be deleted; other DependencyErrors at once.
         """
-        selector = trigger_selector(policy.name, task.trigger)
+        selector = policy_trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)
         kinds = [(kind.api_version, kind.kind) for kind in entry.kinds]
         namespace, metrics = policy.stored.key[0], self.dependencies.metrics

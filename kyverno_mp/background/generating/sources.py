@@ -71,9 +71,9 @@ class SourceNotFound(ExpressionFailed):
     @classmethod
     def of(cls, error: ExpressionFailed, sources: Sources) -> "SourceNotFound":
         """Return the failure together with the sources."""
-        made = cls(error.code, error.message, error.where)
-        made.sources = sources
-        return made
+        failure = cls(error.code, error.message, error.where)
+        failure.sources = sources
+        return failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ class Reading:
     sources: Sources
 
     def get(
-        self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
+        self, api_version: str, plural: str, key: tuple[str, str], deadline_ns: int
     ) -> Json | None:
         """Return the object; None if it does not exist. Raises: the port's errors."""
-        found = self.port.get(api_version, plural, place, deadline_ns)
-        if found is None:
+        raw = self.port.get(api_version, plural, key, deadline_ns)
+        if raw is None:
             group = api_version.rpartition("/")[0]
-            self.sources.missing.add(Missing(group, plural, place[1]))
-        self.sources.saw_object(found)
-        return found
+            self.sources.missing.add(Missing(group, plural, key[1]))
+        self.sources.saw_object(raw)
+        return raw
 
     def list(
         self,
@@ -103,11 +103,11 @@ class Reading:
         deadline_ns: int,
     ) -> Json:
         """Return the List. Raises: the port's errors."""
-        found = self.port.list(api_version, plural, namespace, labels, deadline_ns)
-        items = found.get("items") if type(found) is dict else None
+        listed = self.port.list(api_version, plural, namespace, labels, deadline_ns)
+        items = listed.get("items") if type(listed) is dict else None
         for item in items if type(items) is list else ():
             self.sources.saw_object(item)
-        return found
+        return listed
 
     def post(
         self,
@@ -118,9 +118,9 @@ class Reading:
         deadline_ns: int,
     ) -> Json:
         """Create the object and return it. Raises: the port's errors."""
-        found = self.port.post(api_version, plural, namespace, body, deadline_ns)
-        self.sources.saw_object(found)
-        return found
+        created = self.port.post(api_version, plural, namespace, body, deadline_ns)
+        self.sources.saw_object(created)
+        return created
 
     def plural(self, api_version: str, kind: str) -> str:
         """Return the plural name of a kind. Raises: the port's errors."""

@@ -12,14 +12,14 @@ after every expression has succeeded, so that a later error leaves none of them 
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
 from kyverno_mp.background.generating.sources import Sources
 from kyverno_mp.background.objects.content import OF_THE_SERVER
 from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.labels import labels_of
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import GENERATED_OBJECTS_MAX
-from kyverno_mp.program.generate.labels import without_tracking
+from kyverno_mp.program.generate.labels import PREFIX, without_tracking
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.values.jsonvalue import Json
@@ -82,8 +82,8 @@ class Collector:
                 f'cross-namespace generation denied: policy in "{self._own}" cannot'
                 f' generate into "{namespace}"',
             )
-        made = self._made(raw, namespace)
-        name = str(made["metadata"].get("name") or "")
+        labelled = self._made(raw, namespace)
+        name = str(labelled["metadata"].get("name") or "")
         trigger = self._trigger
         if (kind, namespace, name) == (trigger.kind, trigger.namespace, trigger.name):
             # An object that is its own trigger already exists and was not generated.
@@ -91,12 +91,12 @@ class Collector:
         if not name:
             raise ExpressionFailed("generate.name", f"{kind} has no metadata.name")
         target = DownstreamTarget(api_version, kind, namespace, name)
-        self.objects.append(Generated(target, made))
+        self.objects.append(Generated(target, labelled))
 
     def _made(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
         """Return the object to create, with its labels."""
-        given = raw.get("metadata")
-        metadata = dict(given) if type(given) is dict else {}
+        source = raw.get("metadata")
+        metadata = dict(source) if type(source) is dict else {}
         is_clone = bool(metadata.get("resourceVersion"))
         if is_clone:
             metadata = without_tracking(metadata)
@@ -112,14 +112,14 @@ class Collector:
             metadata.pop(name, None)
         if namespace:
             metadata["namespace"] = namespace
-        given = metadata.get("labels")
-        labels = given if type(given) is dict else {}
+        source_labels = metadata.get("labels")
+        labels = source_labels if type(source_labels) is dict else {}
         metadata["labels"] = {
             # SAFETY: the labels of a source may name another origin, or be forged.
             **{
                 name: value
                 for name, value in labels.items()
-                if not name.startswith(LABEL_PREFIX)
+                if not name.startswith(PREFIX)
             },
             **labels_of(self._policy, self._trigger, source_uid),
         }

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.background.generating.labels import GENERATED_TEXT, owner_of
 from kyverno_mp.background.generating.quota import Place, chosen
-from kyverno_mp.background.generating.register import GeneratedKind
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.labels import GENERATED_BY_POLICIES, owner_of
+from kyverno_mp.background.register import GeneratedKind
 from kyverno_mp.background.update_request import CEL_GENERATE, Task
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
@@ -113,7 +113,7 @@ class Watches:
         """Whether the API server served all kinds at the last ``follow``."""
         return not self._unserved
 
-    def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> set[str]:
+    def follow(self, kinds_of: Mapping[str, Iterable[GeneratedKind]]) -> set[str]:
         """Watch only the kinds of these policies, as far as the limits allow.
 
         Kinds that are not served are left out; ``is_complete`` is then False. Return
@@ -122,36 +122,40 @@ class Watches:
         Raises: DependencyError.
         """
         unserved: set[tuple[str, str, str]] = set()
-        found: dict[Place, tuple[Resource, bool]] = {}
+        resources: dict[Place, tuple[Resource, bool]] = {}
         places: dict[str, set[Place]] = {}
-        for policy, kinds in sorted(wanted.items()):
+        for policy, kinds in sorted(kinds_of.items()):
             for kind in sorted(kinds):
                 resource = self._kinds.of_kind(kind.api_version, kind.kind)
                 if resource is None:
                     unserved.add((policy, kind.api_version, kind.kind))
                     continue
                 key = (resource.group, resource.plural)
-                is_cloned = kind.is_cloned or found.get(key, (resource, False))[1]
-                found[key] = resource, is_cloned
+                is_cloned = kind.is_cloned or resources.get(key, (resource, False))[1]
+                resources[key] = resource, is_cloned
                 places.setdefault(policy, set()).add(key)
         watched = chosen(places)
-        kept = {key: one for key, one in found.items() if key in watched}
+        followed = {
+            key: resource for key, resource in resources.items() if key in watched
+        }
         with self._lock:
             if self._is_stopped:
                 return set()
             self._places = places
             self._follows = True
-            again = {one[0] for one in self._unserved - unserved} & places.keys()
+            again = {
+                unserved_kind[0] for unserved_kind in self._unserved - unserved
+            } & places.keys()
             self._unserved = frozenset(unserved)
-            self._left_out = frozenset(found) - watched
+            self._left_out = frozenset(resources) - watched
             ended = [
                 self._watches.pop(key)
                 for key, watch in list(self._watches.items())
-                if key not in kept or kept[key][1] > watch.is_cloned
+                if key not in followed or followed[key][1] > watch.is_cloned
             ]
-            begun = [key for key in kept if key not in self._watches]
+            begun = [key for key in followed if key not in self._watches]
             for key in begun:
-                self._watches[key] = _Watch(self, *kept[key])
+                self._watches[key] = _Watch(self, *followed[key])
             started = [self._watches[key] for key in begun]
         for watch in ended:
             watch.informer.stop()
@@ -182,7 +186,9 @@ class Watches:
     def listed(self) -> None:
         """Call ``on_listed`` for each awaited policy whose kinds are listed now."""
         with self._lock:
-            for policy in [one for one in self._awaited if self._is_listed(one)]:
+            for policy in [
+                policy for policy in self._awaited if self._is_listed(policy)
+            ]:
                 self._awaited.discard(policy)
                 self._on_listed(policy)
 
@@ -203,19 +209,19 @@ class Watches:
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        found = [
+        problems = [
             f"watch of generated {informer.scope.resource.plural}:"
             f" {informer.last_error}"
             for informer in self.informers
             if informer.failures >= _FAILING
         ]
         if self._left_out:
-            found.append(
+            problems.append(
                 f"{len(self._left_out)} generated kinds above the limit of"
                 f" {GENERATED_KINDS_MAX}, or {GENERATED_KINDS_OF_NAMESPACE_MAX} for a"
                 " namespace, are not watched"
             )
-        return found
+        return problems
 
     def unwatched(self) -> dict[str, dict[str, str]]:
         """Return each policy's unwatched kinds by plural name, with the reasons."""
@@ -225,28 +231,28 @@ class Watches:
                 if watch.informer.failures >= _FAILING:
                     reasons[key] = watch.informer.last_error
             places = dict(self._places)
-        found = {
+        reasons_of = {
             policy: {
                 ".".join(filter(None, reversed(key))): reasons[key]
                 for key in sorted(keys & reasons.keys())
             }
             for policy, keys in places.items()
         }
-        return {policy: kinds for policy, kinds in found.items() if kinds}
+        return {policy: kinds for policy, kinds in reasons_of.items() if kinds}
 
     @property
     def client(self) -> Client:
         """The client of the informers."""
         return self._client
 
-    def appeared(self, found: Found) -> None:
+    def appeared(self, generated: Found) -> None:
         """Submit a task if another writer changed an object before it was seen here."""
 
         def decide() -> None:
-            if self._downstream.is_changed(found):
-                self.add(found)
+            if self._downstream.is_changed(generated):
+                self.add(generated)
 
-        self._downstream.when_written(found, decide)
+        self._downstream.when_written(generated, decide)
 
     def changed(self, before: Found, now: Found) -> None:
         """Submit a task for a change, unless this pool made it."""
@@ -257,19 +263,19 @@ class Watches:
 
         self._downstream.when_written(now, decide)
 
-    def gone(self, found: Found) -> None:
+    def gone(self, generated: Found) -> None:
         """Submit a task for a deletion, unless this pool made it."""
-        if not self._downstream.is_deleted(found.uid):
-            self.add(found)
+        if not self._downstream.is_deleted(generated.uid):
+            self.add(generated)
 
-    def add(self, found: Found, *, gone_source: str = "") -> None:
+    def add(self, generated: Found, *, gone_source: str = "") -> None:
         """Submit a task for the trigger that an object's labels name."""
-        owner = owner_of(found.labels)
+        owner = owner_of(generated.labels)
         if owner is None:
             return
         policy, trigger = owner
         namespace = policy.rpartition("/")[0]
-        if namespace and found.key[0] != namespace:
+        if namespace and generated.key[0] != namespace:
             # The labels are wrong: that policy cannot generate in this namespace.
             return
         task = Task(
@@ -277,8 +283,8 @@ class Watches:
             synchronizes=True,
             gone_sources=frozenset((gone_source,) if gone_source else ()),
             claims=None
-            if self._downstream.is_written(found)
-            else frozenset((found.place,)),
+            if self._downstream.is_written(generated)
+            else frozenset((generated.place,)),
         )
         if not self._submit(task):
             self._on_dropped(policy)
@@ -292,7 +298,7 @@ class _Watch:
         self._watches = watches
         self._resource = resource
         self.is_cloned = is_cloned
-        selector = "" if is_cloned else GENERATED_TEXT
+        selector = "" if is_cloned else GENERATED_BY_POLICIES
         scope = WatchScope(
             resource=resource, label_selector=selector, metadata_only=True
         )
@@ -321,11 +327,11 @@ class _Watch:
             return
         is_same = now is not None and now.uid == before.uid
         if before.labels is not None:
-            known = self._found(key, before)
+            generated = self._found(key, before)
             if now is None or not is_same or now.is_ending:
-                self._watches.gone(known)
+                self._watches.gone(generated)
             else:
-                self._watches.changed(known, self._found(key, now))
+                self._watches.changed(generated, self._found(key, now))
         self._source_changed(before.uid, is_gone=not is_same)
 
     def _listed(self, *, is_whole: bool) -> None:
@@ -380,6 +386,6 @@ class _Watch:
         return Found(self._resource, key, now.uid, now.version, now.labels or {})
 
 
-def _source_of(known: _Known) -> str:
+def _source_of(entry: _Known) -> str:
     """Return the uid of a clone's source; "" if the object is not a clone."""
-    return (known.labels or {}).get(SOURCE_UID, "")
+    return (entry.labels or {}).get(SOURCE_UID, "")

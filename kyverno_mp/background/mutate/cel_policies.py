@@ -73,24 +73,26 @@ class StoredMutatingPolicies:
         raw = find_defined(self._client, resource, (namespace, name))
         if raw is None:
             return None
-        found = list(self._exceptions(resource.kind, namespace, name))
+        exceptions = list(self._exceptions(resource.kind, namespace, name))
         metadata = raw["metadata"]
         version = (
             str(metadata.get("uid") or ""),
             str(metadata.get("generation") or ""),
-            tuple(sorted(stamp for stamp, _ in found)),
+            tuple(sorted(stamp for stamp, _ in exceptions)),
         )
         with self._lock:
-            known = self._known.get(key)
-        if known is not None and known[0] == version:
-            return known[1]
+            cached = self._known.get(key)
+        if cached is not None and cached[0] == version:
+            return cached[1]
         raw = {"kind": resource.kind, "apiVersion": resource.api_version, **raw}
-        made = ReadyMutatingPolicy(_linked(raw, [one for _, one in found]), version[0])
+        ready = ReadyMutatingPolicy(
+            _linked(raw, [exception for _, exception in exceptions]), version[0]
+        )
         with self._lock:
             if len(self._known) >= LINKED_RULES_MAX:
                 self._known.clear()
-            self._known[key] = version, made
-        return made
+            self._known[key] = version, ready
+        return ready
 
     def _exceptions(
         self, kind: str, namespace: str, name: str
@@ -103,11 +105,11 @@ class StoredMutatingPolicies:
         allowed = self._exceptions_in
         if not allowed:
             return
-        place = "" if allowed == "*" else allowed
+        searched = "" if allowed == "*" else allowed
         if namespace and allowed in ("*", namespace):
-            place = namespace
+            searched = namespace
         listed: list[Json] = []
-        scope = WatchScope(resource=CEL_EXCEPTIONS, namespace=place)
+        scope = WatchScope(resource=CEL_EXCEPTIONS, namespace=searched)
         try:
             list_all(
                 self._client,
@@ -125,31 +127,37 @@ class StoredMutatingPolicies:
                 "apiVersion": CEL_EXCEPTIONS.api_version,
             }
             try:
-                one = decode_served(document)
+                exception = decode_served(document)
             except PolicyInvalid:
                 # As in the webhook, an invalid exception is ignored.
                 continue
-            assert isinstance(one, CelPolicyException)
+            assert isinstance(exception, CelPolicyException)
             if any(
-                (ref.kind, ref.name) == (kind, name) for ref in one.spec.policy_refs
+                (ref.kind, ref.name) == (kind, name)
+                for ref in exception.spec.policy_refs
             ):
                 metadata = raw.get("metadata") or {}
-                yield f"{one.key}@{metadata.get('resourceVersion') or ''}", one
+                yield (
+                    f"{exception.key}@{metadata.get('resourceVersion') or ''}",
+                    exception,
+                )
 
 
 def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPolicy:
     """Compile and link a policy. Raises: PolicyInvalid."""
     document = decode_served(raw) if is_served(raw) else None
     if not isinstance(document, MutatingPolicy):
-        where = Where(policy=str((raw.get("metadata") or {}).get("name")))
-        raise PolicyInvalid("background.policy", "the document is no policy", where)
+        location = Where(policy=str((raw.get("metadata") or {}).get("name")))
+        raise PolicyInvalid("background.policy", "the document is no policy", location)
     with bounded(CompileBudget()):
         # Which exceptions fit the budget depends on their order.
         compiled, _ = compile_mutating_with_exceptions(
-            document, sorted(exceptions, key=lambda one: one.key), EXCEPTION_NAMES
+            document,
+            sorted(exceptions, key=lambda exception: exception.key),
+            EXCEPTION_NAMES,
         )
     dropped = exceptions_over_budget(compiled.exceptions, compiled.policy.key)
-    kept = tuple(
+    affordable = tuple(
         exception for exception in compiled.exceptions if exception.key not in dropped
     )
-    return LinkedMutatingPolicy(replace(compiled, exceptions=kept))
+    return LinkedMutatingPolicy(replace(compiled, exceptions=affordable))

@@ -18,7 +18,7 @@ import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.objects.kinds import Kinds
-from kyverno_mp.background.objects.triggers import is_ending
+from kyverno_mp.background.objects.triggers import is_ending, review_resource
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
 from kyverno_mp.ir.admission_policy import ConstraintsIR
@@ -66,39 +66,43 @@ class Targets:
 
         Raises: DependencyError.
         """
-        given = [one.constraints for one in ir.bodies]
+        constraints = [body.constraints for body in ir.bodies]
         if ir.targets is not None and ir.targets.constraints.rules:
-            given = [ir.targets.constraints]
-        found: dict[tuple[str, str, str, Key], Target] = {}
-        for body, one in enumerate(map(any_operation, given)):
-            if one is None:
+            constraints = [ir.targets.constraints]
+        targets: dict[tuple[str, str, str, Key], Target] = {}
+        for body, matched in enumerate(map(any_operation, constraints)):
+            if matched is None:
                 continue
-            for resource, subresource in self._resources(one):
-                for key in self._listed(ir, one, resource, subresource):
-                    place = (resource.group, resource.plural, subresource, key)
-                    found.setdefault(place, Target(resource, key, subresource, body))
-        return list(found.values())
+            for resource, subresource in self._resources(matched):
+                for key in self._listed(ir, matched, resource, subresource):
+                    identity = (resource.group, resource.plural, subresource, key)
+                    targets.setdefault(
+                        identity, Target(resource, key, subresource, body)
+                    )
+        return list(targets.values())
 
     def triggers(
-        self, ir: MutatingPolicyIR, wanted: Callable[[Json], bool]
+        self, ir: MutatingPolicyIR, selects: Callable[[Json], bool]
     ) -> list[Trigger]:
         """List the objects that the policy's constraints match, for any operation.
 
         Raises: DependencyError.
         """
-        found: dict[str, Trigger] = {}
-        for one in (any_operation(body.constraints) for body in ir.bodies):
-            for resource, subresource in () if one is None else self._resources(one):
+        triggers: dict[str, Trigger] = {}
+        for matched in (any_operation(body.constraints) for body in ir.bodies):
+            for resource, subresource in (
+                () if matched is None else self._resources(matched)
+            ):
                 if subresource:
                     # The content of a subresource request is not an object.
                     continue
-                assert one is not None
-                for namespace, name in self._listed(ir, one, resource, "", wanted):
+                assert matched is not None
+                for namespace, name in self._listed(ir, matched, resource, "", selects):
                     trigger = Trigger(
                         resource.api_version, resource.kind, namespace, name
                     )
-                    found[trigger.key] = trigger
-        return list(found.values())
+                    triggers[trigger.key] = trigger
+        return list(triggers.values())
 
     def of_objects(
         self, ir: MutatingPolicyIR, raws: Iterable[Json]
@@ -148,9 +152,9 @@ class Targets:
                 plural, _, subresource = entry.partition("/")
                 for group in rule.groups:
                     for version in rule.versions:
-                        found = self.kinds.of_plural(group, version, plural)
-                        if found is not None and "list" in found.verbs:
-                            yield found, subresource
+                        resource = self.kinds.of_plural(group, version, plural)
+                        if resource is not None and "list" in resource.verbs:
+                            yield resource, subresource
 
     def _listed(
         self,
@@ -158,28 +162,28 @@ class Targets:
         constraints: ConstraintsIR,
         resource: Resource,
         subresource: str,
-        wanted: Callable[[Json], bool] = lambda _raw: True,
+        selects: Callable[[Json], bool] = lambda _raw: True,
     ) -> list[Key]:
         """List the objects of a resource that match. Raises: DependencyError."""
         namespace = ir.policy.namespace
         if namespace and not resource.namespaced:
             return []
-        found: list[Key] = []
+        keys: list[Key] = []
 
         def take(item: msgspec.Raw) -> None:
             # K8S: the items of a list contain neither kind nor apiVersion.
             raw = msgspec.json.decode(item)
-            if is_ending(raw) or not wanted(raw):
+            if is_ending(raw) or not selects(raw):
                 return
             if self._matches(constraints, resource, subresource, raw):
-                found.append(key_of(raw))
+                keys.append(key_of(raw))
 
         scope = WatchScope(resource=resource, namespace=namespace)
         try:
-            list_all(self.dependencies.client, scope, take, restart=found.clear)
+            list_all(self.dependencies.client, scope, take, restart=keys.clear)
         except KubeNotFound as error:
             _log.warning(error.message, extra=fields(policy=ir.policy.key))
-        return found
+        return keys
 
     def _matches(
         self,
@@ -189,11 +193,6 @@ class Targets:
         raw: Json,
     ) -> bool:
         namespace, name = key_of(raw)
-        asked = {
-            "group": resource.group,
-            "version": resource.version,
-            "resource": resource.plural,
-        }
         request = Request(
             operation="",
             group=resource.group,
@@ -204,7 +203,7 @@ class Targets:
             namespace=namespace,
             object=raw,
             namespace_labels=self._labels(resource, namespace, raw),
-            review_request={"resource": asked},
+            review_request={"resource": review_resource(resource)},
         )
         return matches(constraints, request)
 

@@ -34,14 +34,11 @@ from kyverno_mp.errors import (
     KubeConflict,
     KubeNotFound,
 )
-from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, PolicyMessages
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, names_only, withheld
@@ -69,10 +66,10 @@ class _Problems:
     texts: list[str] = field(default_factory=list)
     hides: bool = False
 
-    def add(self, target: Target, text: str, *, hides: bool) -> None:
+    def add(self, target: Target, reason: str, *, hides: bool) -> None:
         """Record why a target could not be changed."""
         self.hides = self.hides or hides
-        self.texts.append(f"{target.shown}: {text}")
+        self.texts.append(f"{target.shown}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +104,8 @@ class MutatingRunner:
             self._mutate(policy, request, target, problems)
         if problems.texts:
             code = "background.mutate"
-            text = "; ".join(problems.texts)
-            raise ExpressionFailed(code, withheld(code) if problems.hides else text)
+            reason = "; ".join(problems.texts)
+            raise ExpressionFailed(code, withheld(code) if problems.hides else reason)
         return APPLIED
 
     def lost_tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
@@ -120,10 +117,10 @@ class MutatingRunner:
         if policy is None or not policy.ir.mutates_existing:
             return
         since_ns -= CLOCK_SKEW_NS
-        found = self.targets.triggers(
+        triggers = self.targets.triggers(
             policy.ir, lambda raw: written_ns(raw) >= since_ns
         )
-        for trigger in found:
+        for trigger in triggers:
             yield Task(CEL_MUTATE, request.spec.policy, "", trigger, request=request)
 
     def failure_of(self, task: Task, error: Error) -> Failure:
@@ -163,9 +160,9 @@ class MutatingRunner:
         """Return the targets. Raises: ExpressionFailed, DependencyError."""
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
-        found = policy.linked.targets(facts)
-        if found is not None:
-            return list(self.targets.of_objects(policy.ir, found))
+        selected = policy.linked.targets(facts)
+        if selected is not None:
+            return list(self.targets.of_objects(policy.ir, selected))
         return self.targets.of_constraints(policy.ir)
 
     def _mutate(
@@ -234,20 +231,20 @@ class MutatingRunner:
         """
         before = raw.get("metadata") or {}
         metadata = changed.get("metadata")
-        given = metadata if type(metadata) is dict else {}
+        labelled = metadata if type(metadata) is dict else {}
         moved = {
             name: before[name]
             for name in ("name", "namespace", "uid", "resourceVersion")
             if name in before
         }
-        wanted = {
+        replacement = {
             **changed,
             "apiVersion": raw["apiVersion"],
             "kind": raw["kind"],
-            "metadata": {**given, **moved},
+            "metadata": {**labelled, **moved},
         }
         try:
-            objects.replace(target.resource, wanted, target.subresource)
+            objects.replace(target.resource, replacement, target.subresource)
         except KubeNotFound:
             return False
         self.dependencies.metrics.count(BACKGROUND_WRITES, ("mutated",))
@@ -266,21 +263,14 @@ class MutatingRunner:
         return _Evaluated(request, answer.result, changed)
 
     def _facts(self, request: Request) -> Facts:
+        engine, deadline_ns = self.dependencies.engine()
         return Facts(
             request,
-            self._runtime(request),
+            engine.open(request, deadline_ns).runtime,
             self.dependencies.cluster_data.cel,
             is_review=True,
             faults=[],
         )
-
-    def _runtime(self, request: Request) -> Runtime:
-        clock = self.dependencies.clock
-        engine = Engine(
-            self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
-        )
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
-        return engine.open(request, deadline_ns).runtime
 
     def _report(self, policy: ReadyMutatingPolicy, done: _Evaluated) -> None:
         """Record the Events of a target and its row in the report."""

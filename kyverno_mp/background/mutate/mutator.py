@@ -31,9 +31,7 @@ from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import ports, result
-from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.mutation import begin, mutate_policy
 from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
@@ -68,12 +66,12 @@ class _Targets:
 
     def objects(self, object_query: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects. Raises: the port's errors, except rejections."""
-        found: Sequence[Json] = ()
+        raws: Sequence[Json] = ()
         with self.refusals.kept():
-            found = self.objects_port.objects(object_query, deadline_ns)
-        for raw in found:
+            raws = self.objects_port.objects(object_query, deadline_ns)
+        for raw in raws:
             self.loaded.setdefault(_place(raw), _Loaded(raw, object_query))
-        return found
+        return raws
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +135,28 @@ class Mutator:
         assert data.objects is not None
         targets = _Targets(data.objects)
         reading = replace(data, objects=targets)
-        found = self._evaluate(policy, rule, request, reading)
-        if all(one.status == result.SKIP for one in found):
-            keys = [key for one in found for key in one.exceptions]
+        rule_results = self._evaluate(policy, rule, request, reading)
+        if all(rule_result.status == result.SKIP for rule_result in rule_results):
+            keys = [
+                key for rule_result in rule_results for key in rule_result.exceptions
+            ]
             self.caches.check_policy(task, policy, keys)
             used = request.namespace_labels
             labels = self.caches.newer_labels(task, trigger, rule.linked.ir, used)
             if labels is not None:
                 request.namespace_labels = labels
-                found = self._evaluate(policy, rule, request, reading)
+                rule_results = self._evaluate(policy, rule, request, reading)
         results = self.dependencies.results
         if results is not None:
-            results.mutated(policy.ir, found, request, rule.target_kinds)
-        self._write_all(policy, rule, found, targets, written)
-        return APPLIED if found else DONE
+            results.mutated(policy.ir, rule_results, request, rule.target_kinds)
+        self._write_all(policy, rule, rule_results, targets, written)
+        return APPLIED if rule_results else DONE
 
     def _write_all(
         self,
         policy: ReadyPolicy,
         rule: MutateRule,
-        found: Sequence[RuleResult],
+        results: Sequence[RuleResult],
         targets: _Targets,
         written: _Written,
     ) -> None:
@@ -170,19 +170,19 @@ class Mutator:
         problems: list[str] = []
         conflicts: list[KubeConflict] = []
         numbers: Counter[_Place] = Counter()
-        for one in found:
-            if one.status in (result.FAIL, result.ERROR, result.WARNING):
+        for rule_result in results:
+            if rule_result.status in (result.FAIL, result.ERROR, result.WARNING):
                 problems.append(
                     f"failed to mutate existing resource, rule {rule.name},"
-                    f" response {one.status}: {one.message}"
+                    f" response {rule_result.status}: {rule_result.message}"
                 )
                 continue
-            target = one.patched_target
+            target = rule_result.patched_target
             if target is None:
                 continue
-            place = _place(target)
-            numbers[place] += 1
-            numbered = place, numbers[place]
+            identity = _place(target)
+            numbers[identity] += 1
+            numbered = identity, numbers[identity]
             if numbered in written:
                 continue
             try:
@@ -207,9 +207,7 @@ class Mutator:
         request: Request,
         data: ClusterData,
     ) -> list[RuleResult]:
-        clock = self.dependencies.clock
-        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
-        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        engine, deadline_ns = self.dependencies.engine(data)
         if not request.object:
             # KYVERNO: the deleted object takes the place of the new one
             # (docs/behaviour/controllers 5.4 step 1).

@@ -50,13 +50,15 @@ def at_version(live: Json | None, raw: Json) -> Json:
     would reject that, too, but its fields would belong to an update: later applies
     would not remove them. Neither field counts as applied, so neither gets an owner.
     """
-    wanted = {"resourceVersion": _OF_NO_OBJECT}
+    preconditions = {"resourceVersion": _OF_NO_OBJECT}
     if live is not None:
-        wanted = {name: live["metadata"][name] for name in ("resourceVersion", "uid")}
-    return {**raw, "metadata": {**raw["metadata"], **wanted}}
+        preconditions = {
+            name: live["metadata"][name] for name in ("resourceVersion", "uid")
+        }
+    return {**raw, "metadata": {**raw["metadata"], **preconditions}}
 
 
-def bare(raw: Json, wanted: Json) -> Json:
+def bare(raw: Json, determined: Json) -> Json:
     """Return the parts of an object that a rule determines."""
     metadata = {
         name: value
@@ -67,14 +69,14 @@ def bare(raw: Json, wanted: Json) -> Json:
         name: value
         for name, value in raw.items()
         if name not in ("metadata", "apiVersion", "kind")
-        and (name != "status" or "status" in wanted)
+        and (name != "status" or "status" in determined)
     }
     return {**rest, "metadata": metadata}
 
 
-def has_same_content(live: Json, other: Json, wanted: Json) -> bool:
+def has_same_content(live: Json, after: Json, determined: Json) -> bool:
     """Return whether two objects are equal in the parts that a rule determines."""
-    return same(bare(live, wanted), bare(other, wanted))
+    return same(bare(live, determined), bare(after, determined))
 
 
 def is_applied(live: Json, raw: Json, manager: str) -> bool:
@@ -117,25 +119,25 @@ def _is_owned(fields: Json, applied: Json, live: Json) -> bool:
     if len(parts) != len(applied):
         return False
     return all(
-        (found := _part(key, applied)) is not _ABSENT
+        (field := _part(key, applied)) is not _ABSENT
         and (stored := _part(key, live)) is not _ABSENT
-        and _is_owned(below, found, stored)
+        and _is_owned(below, field, stored)
         for key, below in parts.items()
     )
 
 
 def _part(key: str, value: Json) -> Json:
     """Return the part of an object or a list that a key of ``fieldsV1`` names."""
-    form, _, text = key.partition(":")
+    form, _, part_value = key.partition(":")
     if form == "f" and type(value) is dict:
-        return value.get(text, _ABSENT)
+        return value.get(part_value, _ABSENT)
     if form not in ("k", "v") or type(value) is not list:
         return _ABSENT
-    wanted = msgspec.json.decode(text)
+    key_fields = msgspec.json.decode(part_value)
     for item in value:
-        if form == "v" and same(item, wanted):
+        if form == "v" and same(item, key_fields):
             return item
-        if form == "k" and type(item) is dict and wanted.items() <= item.items():
+        if form == "k" and type(item) is dict and key_fields.items() <= item.items():
             return item
     return _ABSENT
 

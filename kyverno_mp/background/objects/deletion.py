@@ -31,7 +31,7 @@ class Deleter(Protocol):
     ) -> Iterator[Found]:
         """Yield the objects that have all labels of the selector."""
 
-    def delete(self, found: Found, selector: Selector) -> bool:
+    def delete(self, generated: Found, selector: Selector) -> bool:
         """Delete an object if its labels still match; return whether it was deleted."""
 
 
@@ -42,12 +42,12 @@ class Counts(NamedTuple):
     stale: int
 
 
-def is_data(one: Found) -> bool:
+def is_data(generated: Found) -> bool:
     """Return whether an object is deleted with its rule or policy.
 
     KYVERNO: clones stay when their rule or policy is deleted.
     """
-    return not one.labels.get(SOURCE_UID)
+    return not generated.labels.get(SOURCE_UID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,19 @@ class Owned:
 
         Raises: DependencyErrors except rejections, which ``refusals`` collects.
         """
-        found = stale = 0
+        count = stale = 0
         with refusals.kept():
-            for one in self.downstream.find(self.selector, self.kinds, self.namespace):
-                found += 1
+            for generated in self.downstream.find(
+                self.selector, self.kinds, self.namespace
+            ):
+                count += 1
                 with refusals.kept():
-                    if not is_stale(one):
+                    if not is_stale(generated):
                         continue
                     stale += 1
-                    if self.downstream.delete(one, self.selector):
+                    if self.downstream.delete(generated, self.selector):
                         self.metrics.count(BACKGROUND_WRITES, ("deleted",))
-        return Counts(found, stale)
+        return Counts(count, stale)
 
 
 def delete_named(
@@ -91,9 +93,12 @@ def delete_named(
     if task.request is None or not task.deletes:
         return
     named = task.request.status.generated_resources or ()
-    kinds = {(one.api_version, one.kind) for one in named}
-    places = {(one.kind, one.namespace, one.name) for one in named}
+    kinds = {(named_object.api_version, named_object.kind) for named_object in named}
+    places = {
+        (named_object.kind, named_object.namespace, named_object.name)
+        for named_object in named
+    }
     refusals = Refusals()
     owned = Owned(downstream, metrics, selector, kinds)
-    owned.delete(lambda one: one.place in places, refusals)
+    owned.delete(lambda generated: generated.place in places, refusals)
     refusals.raise_first()

@@ -181,12 +181,12 @@ class Downstream:
         """Create an object, or replace it."""
         for _ in range(_ATTEMPTS):
             try:
-                made = self._objects.create(resource, raw)
+                created = self._objects.create(resource, raw)
             except KubeConflict as error:
                 if error.code != "kube.exists":
                     raise
             else:
-                return self._done(CREATED, made, raw)
+                return self._done(CREATED, created, raw)
             if not synchronizes:
                 return Done(KEPT)
             done = self._update(resource, raw, owned)
@@ -226,11 +226,11 @@ class Downstream:
             if live is not None and not self._is_owned(live, raw, owned):
                 return Done(OTHERS)
             try:
-                made = self._objects.apply(resource, at_version(live, raw))
+                applied = self._objects.apply(resource, at_version(live, raw))
             except KubeConflict:
                 # The object was created, changed or deleted in the meantime.
                 continue
-            return self._done(CREATED if live is None else UPDATED, made, raw, live)
+            return self._done(CREATED if live is None else UPDATED, applied, raw, live)
         raise _changes(resource, raw)
 
     def _update(
@@ -246,10 +246,10 @@ class Downstream:
         if not self._is_owned(live, raw, owned):
             return Done(OTHERS)
         try:
-            made = self._objects.replace(resource, over(live, raw))
+            updated = self._objects.replace(resource, over(live, raw))
         except (KubeConflict, KubeNotFound):
             return None
-        return self._done(UPDATED, made, raw, live)
+        return self._done(UPDATED, updated, raw, live)
 
     def _leave(self, resource: Resource, raw: Json, pause_s: float) -> Done:
         """Do not write a contested object; return KEPT if it has the wanted content."""
@@ -267,30 +267,36 @@ class Downstream:
         labels = live["metadata"].get("labels") or {}
         return selects(owned, labels) or self._written.is_ours(live, raw)
 
-    def is_own(self, found: Found) -> bool:
+    def is_own(self, generated: Found) -> bool:
         """Return whether an object has not changed since it was written here.
 
         An older version was already considered when the object was written.
         """
-        version = self._written.version(found.resource, found.key, found.uid)
-        return bool(version) and not is_newer(found.version, version)
+        version = self._written.version(
+            generated.resource, generated.key, generated.uid
+        )
+        return bool(version) and not is_newer(generated.version, version)
 
-    def is_changed(self, found: Found) -> bool:
+    def is_changed(self, generated: Found) -> bool:
         """Return whether an object is newer than the version written here."""
-        version = self._written.version(found.resource, found.key, found.uid)
-        return bool(version) and is_newer(found.version, version)
+        version = self._written.version(
+            generated.resource, generated.key, generated.uid
+        )
+        return bool(version) and is_newer(generated.version, version)
 
     def is_deleted(self, uid: str) -> bool:
         """Return whether an object was deleted here or is about to be."""
         return self._written.is_deleted(uid)
 
-    def when_written(self, found: Found, decide: Callable[[], None]) -> None:
+    def when_written(self, generated: Found, decide: Callable[[], None]) -> None:
         """Call ``decide`` once no write to an object is in progress, often at once."""
-        self._written.when_written(found.resource, found.key, decide)
+        self._written.when_written(generated.resource, generated.key, decide)
 
-    def is_written(self, found: Found) -> bool:
+    def is_written(self, generated: Found) -> bool:
         """Return whether an object was written here, even if it has changed since."""
-        return bool(self._written.version(found.resource, found.key, found.uid))
+        return bool(
+            self._written.version(generated.resource, generated.key, generated.uid)
+        )
 
     def _is_wanted(self, live: Json, raw: Json) -> bool:
         if self._written.is_as_written(live, raw):
@@ -303,13 +309,13 @@ class Downstream:
         return is_applied(live, raw, _MANAGER)
 
     def _done(
-        self, action: str, made: Json, raw: Json, live: Json | None = None
+        self, action: str, written: Json, raw: Json, live: Json | None = None
     ) -> Done:
         """Record a write; return its result."""
         before = "" if live is None else version_of(live)
-        reverts = self._written.note(made, raw, before)
+        reverts = self._written.note(written, raw, before)
         # K8S: a write without changes keeps the resource version.
-        if version_of(made) == before:
+        if version_of(written) == before:
             return Done(KEPT)
         is_contest = reverts == REVERTS_AT_ONCE
         return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
@@ -357,22 +363,22 @@ class Downstream:
         kinds = [(source.api_version, source.kind)]
         return list(self.find(source_selector(source), kinds))
 
-    def delete(self, found: Found, selector: Selector) -> bool:
+    def delete(self, generated: Found, selector: Selector) -> bool:
         """Delete an object if its labels still match; return whether it was deleted.
 
         Raises: DependencyError, LeaseLost.
         """
-        self._written.deleting(found.resource, found.key, found.uid)
+        self._written.deleting(generated.resource, generated.key, generated.uid)
         is_deleted = False
         try:
-            is_deleted = self._delete(found, selector)
+            is_deleted = self._delete(generated, selector)
         finally:
             if not is_deleted:
-                self._written.not_deleted(found.uid)
+                self._written.not_deleted(generated.uid)
         return is_deleted
 
-    def _delete(self, found: Found, selector: Selector) -> bool:
-        current: Found | None = found
+    def _delete(self, generated: Found, selector: Selector) -> bool:
+        current: Found | None = generated
         for _ in range(_ATTEMPTS):
             if current is None or not selects(selector, current.labels):
                 return False
@@ -391,10 +397,11 @@ class Downstream:
                 same_one = fresh is not None and fresh.uid == current.uid
                 current = fresh if same_one else None
         raise KubeConflict(
-            "background.conflict", f"{found.resource.kind} {found.key} keeps changing"
+            "background.conflict",
+            f"{generated.resource.kind} {generated.key} keeps changing",
         )
 
-    def release(self, found: Found, selector: Selector) -> None:
+    def release(self, generated: Found, selector: Selector) -> None:
         """Remove the labels of the rule from an object that still has them.
 
         An object that was written here after it was found keeps them: it is wanted.
@@ -405,16 +412,24 @@ class Downstream:
 
         def edit(raw: Json) -> Json | None:
             metadata = raw["metadata"]
-            known = metadata.get("labels") or {}
-            if metadata.get("uid") != found.uid or not selects(selector, known):
+            labels_before = metadata.get("labels") or {}
+            if metadata.get("uid") != generated.uid or not selects(
+                selector, labels_before
+            ):
                 return None
-            written = self._written.version(found.resource, found.key, found.uid)
-            if written and is_newer(written, found.version):
+            written = self._written.version(
+                generated.resource, generated.key, generated.uid
+            )
+            if written and is_newer(written, generated.version):
                 return None
-            left = {name: one for name, one in known.items() if name not in labels}
-            return {**raw, "metadata": {**metadata, "labels": left}}
+            remaining = {
+                name: value
+                for name, value in labels_before.items()
+                if name not in labels
+            }
+            return {**raw, "metadata": {**metadata, "labels": remaining}}
 
-        self._objects.change(found.resource, found.key, edit)
+        self._objects.change(generated.resource, generated.key, edit)
 
     def _resources(
         self, kinds: Collection[tuple[str, str]] | None
@@ -430,14 +445,14 @@ class Downstream:
     def _listed(
         self, resource: Resource, selector: Selector, namespace: str
     ) -> list[Found]:
-        found: dict[str, Found] = {}
+        generated: dict[str, Found] = {}
 
         def take(raw: msgspec.Raw) -> None:
             head = _HEAD.decode(raw).metadata
             labels = head.labels or {}
             if selects(selector, labels) and not head.deletion_timestamp:
                 key = head.namespace, head.name
-                found[head.uid] = Found(
+                generated[head.uid] = Found(
                     *(resource, key, head.uid, head.resource_version, labels),
                     created=head.creation_timestamp or "",
                 )
@@ -450,8 +465,8 @@ class Downstream:
         )
         # K8S: a 404 for a list means that the kind was removed with its objects.
         with contextlib.suppress(KubeNotFound):
-            list_all(self._client, scope, take, restart=found.clear)
-        return list(found.values())
+            list_all(self._client, scope, take, restart=generated.clear)
+        return list(generated.values())
 
     def label_source(self, source: Json, label: str) -> None:
         """Label the source of a clone, so that admission notices its changes.

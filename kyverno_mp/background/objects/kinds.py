@@ -33,11 +33,11 @@ class Kinds:
 
         Raises: DependencyError.
         """
-        found = self._of_kind(api_version, kind)
-        if found is None:
+        resource = self._of_kind(api_version, kind)
+        if resource is None:
             self._refresh()
-            found = self._of_kind(api_version, kind)
-        return found
+            resource = self._of_kind(api_version, kind)
+        return resource
 
     def serves(self, api_version: str, kind: str) -> bool:
         """Return whether a kind is served now, after a refresh of the list.
@@ -49,22 +49,22 @@ class Kinds:
 
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return the resources of a kind selector. Raises: DependencyError."""
-        found = self._discovery.directory.find(selector)
-        if not found:
+        resources = self._discovery.directory.find(selector)
+        if not resources:
             self._refresh()
-            found = self._discovery.directory.find(selector)
-        return found
+            resources = self._discovery.directory.find(selector)
+        return resources
 
     def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
         """Return a resource by its plural name, without subresources.
 
         Raises: DependencyError.
         """
-        found = self._of_plural(group, version, plural)
-        if found is None:
+        resource = self._of_plural(group, version, plural)
+        if resource is None:
             self._refresh()
-            found = self._of_plural(group, version, plural)
-        return found
+            resource = self._of_plural(group, version, plural)
+        return resource
 
     def deletable(self) -> tuple[Resource, ...]:
         """Return one resource for each kind with list and delete.
@@ -86,8 +86,8 @@ class Kinds:
 
     def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
         for resource in self._discovery.directory.resources:
-            place = (resource.group, resource.version, resource.plural)
-            if place == (group, version, plural) and not resource.subresource:
+            identity = (resource.group, resource.version, resource.plural)
+            if identity == (group, version, plural) and not resource.subresource:
                 return resource
         return None
 

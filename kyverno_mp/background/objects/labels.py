@@ -1,12 +1,20 @@
 """Define the labels that name a generated object's policy, rule and trigger.
 
-Room: background. Takes: labels of objects. Gives: the selectors for them.
-Next: background/objects/downstream.py, background/generate/policy_events.py.
-May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 5.3, 5.6.
+Room: background. Takes: a rule or policy, a trigger; labels of objects. Gives: labels
+to write, selectors, ``owner_of``. Next: background/objects/downstream.py,
+background/generate/policy_events.py, background/generating/run.py. May touch: nothing
+outside its arguments.
+Source: docs/behaviour/controllers 5.3, 5.6; docs/behaviour/cel 10.2; Kyverno
+pkg/cel/libs/context.go (addGenerateLabels).
+
+As upstream, the labels of a GeneratingPolicy's objects contain no rule, which
+distinguishes them from those of generate rules. Upstream omits the policy's namespace,
+too. Here it is a label, so that policies with the same name do not delete each other's
+objects.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.program.generate.labels import (
@@ -29,7 +37,10 @@ from kyverno_mp.program.generate.labels import (
     Origin,
     trigger_identity,
 )
+from kyverno_mp.values.kubernetes.selector import is_label_value
 
+GENERATED_BY_POLICIES: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"
+"""The label selector of all objects that GeneratingPolicies generate."""
 Selector = Mapping[str, str | None]
 """The label values; None = the label must be absent."""
 
@@ -51,18 +62,71 @@ def rule_selector(origin: Origin) -> dict[str, str]:
 
 def trigger_selector(origin: Origin, trigger: Trigger) -> dict[str, str]:
     """Return the labels of the objects that a rule generated for one trigger."""
+    selector = {**rule_selector(origin), **_kind_and_namespace(trigger)}
+    # KYVERNO: objects of older releases have the trigger's name, not its uid.
+    if trigger.uid:
+        return {**selector, TRIGGER_UID: trigger.uid}
+    return {**selector, TRIGGER_NAME: trigger.name}
+
+
+def labels_of(policy: str, trigger: Trigger, source_uid: str) -> dict[str, str]:
+    """Return the labels of an object that a GeneratingPolicy generates.
+
+    ``source_uid``: of a clone's source; "" for data. A name that is not a valid label
+    value is omitted; upstream's object would be rejected.
+    """
+    namespace, _, name = policy.rpartition("/")
+    labels = {
+        MANAGED_BY: KYVERNO,
+        POLICY: name,
+        TRIGGER_NAME: trigger.name,
+        TRIGGER_UID: trigger.uid,
+        **_kind_and_namespace(trigger),
+    }
+    if namespace:
+        labels[POLICY_NAMESPACE] = namespace
+    if source_uid:
+        labels[SOURCE_UID] = source_uid
+    return _valid(labels)
+
+
+def policy_selector(policy: str) -> dict[str, str | None]:
+    """Return the labels of all objects that a GeneratingPolicy generated."""
+    namespace, _, name = policy.rpartition("/")
+    return {
+        MANAGED_BY: KYVERNO,
+        POLICY: name,
+        POLICY_NAMESPACE: namespace or None,
+        RULE: None,
+    }
+
+
+def policy_trigger_selector(policy: str, trigger: Trigger) -> dict[str, str | None]:
+    """Return the labels of what a GeneratingPolicy generated for one trigger.
+
+    SAFETY: all labels are compared. A forged object with the uid of one trigger and the
+    name of another must not be selected for both.
+    """
+    labels = _kind_and_namespace(trigger)
+    if trigger.uid:
+        labels[TRIGGER_UID] = trigger.uid
+    if trigger.name:
+        labels[TRIGGER_NAME] = trigger.name
+    return {**policy_selector(policy), **_valid(labels)}
+
+
+def _kind_and_namespace(trigger: Trigger) -> dict[str, str]:
     group, _, version = trigger.api_version.rpartition("/")
-    selector = {
-        **rule_selector(origin),
+    return {
         TRIGGER_GROUP: group,
         TRIGGER_VERSION: version,
         TRIGGER_KIND: trigger.kind,
         TRIGGER_NAMESPACE: trigger.namespace,
     }
-    # KYVERNO: objects of older releases have the trigger's name, not its uid.
-    if trigger.uid:
-        return {**selector, TRIGGER_UID: trigger.uid}
-    return {**selector, TRIGGER_NAME: trigger.name}
+
+
+def _valid(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in labels.items() if is_label_value(value)}
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
@@ -80,8 +144,20 @@ def text_of(selector: Selector) -> str:
 
 def trigger_of(labels: Mapping[str, str]) -> Trigger | None:
     """Return the trigger that the labels name; often only its uid is known."""
-    found = trigger_identity(labels)
-    return None if found is None else Trigger(*found)
+    identity = trigger_identity(labels)
+    return None if identity is None else Trigger(*identity)
+
+
+def owner_of(labels: Mapping[str, str]) -> tuple[str, Trigger] | None:
+    """Return the GeneratingPolicy and the trigger that the labels name, or None."""
+    name = labels.get(POLICY, "")
+    if labels.get(MANAGED_BY) != KYVERNO or not name or labels.get(RULE):
+        return None
+    trigger = trigger_of(labels)
+    if trigger is None:
+        return None
+    namespace = labels.get(POLICY_NAMESPACE, "")
+    return (f"{namespace}/{name}" if namespace else name), trigger
 
 
 def source_of(labels: Mapping[str, str]) -> Trigger | None:

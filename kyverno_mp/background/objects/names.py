@@ -30,15 +30,15 @@ class Names:
         self._number = 0
         self._absent: OrderedDict[tuple[Place, str], None] = OrderedDict()
 
-    def name(self, place: Place, uid: str) -> str:
+    def name(self, location: Place, uid: str) -> str:
         """Return the name that the last list had for this uid, "" if unknown."""
         with self._lock:
-            if place not in self._listed:
+            if location not in self._listed:
                 return ""
-            self._listed.move_to_end(place)
-            return self._listed[place].get(uid, "")
+            self._listed.move_to_end(location)
+            return self._listed[location].get(uid, "")
 
-    def keep(self, place: Place, names: dict[str, str], uid: str) -> None:
+    def keep(self, location: Place, names: dict[str, str], uid: str) -> None:
         """Keep a new list, in which this uid was looked for.
 
         The API server never gives a uid twice, and labels contain only uids of objects
@@ -48,19 +48,19 @@ class Names:
         memory, each forged uid would cost a list at every event of the rule.
         """
         with self._lock:
-            self._number += _size(names) - _size(self._listed.pop(place, None))
-            self._listed[place] = names
+            self._number += _size(names) - _size(self._listed.pop(location, None))
+            self._listed[location] = names
             while self._number > BACKGROUND_NAMES_MAX and len(self._listed) > 1:
                 self._number -= _size(self._listed.popitem(last=False)[1])
             if uid not in names:
-                self._absent[place, uid] = None
+                self._absent[location, uid] = None
                 while len(self._absent) > BACKGROUND_ABSENT_MAX:
                     self._absent.popitem(last=False)
 
-    def is_absent(self, place: Place, uid: str) -> bool:
+    def is_absent(self, location: Place, uid: str) -> bool:
         """Return whether an earlier list shows that there is no such object."""
         with self._lock:
-            return (place, uid) in self._absent
+            return (location, uid) in self._absent
 
 
 def _size(names: dict[str, str] | None) -> int:

@@ -74,31 +74,31 @@ class Triggers:
 
     def _named(self, resource: Resource, trigger: Trigger, name: str) -> Json | None:
         namespace = trigger.namespace if resource.namespaced else ""
-        found = self._objects.find(resource, (namespace, name))
-        if found is None:
+        raw = self._objects.find(resource, (namespace, name))
+        if raw is None:
             return None
-        uid = str((found.get("metadata") or {}).get("uid") or "")
+        uid = str((raw.get("metadata") or {}).get("uid") or "")
         if trigger.uid and uid != trigger.uid:
             return None
-        found.setdefault("apiVersion", resource.api_version)
-        found.setdefault("kind", resource.kind)
-        return found
+        raw.setdefault("apiVersion", resource.api_version)
+        raw.setdefault("kind", resource.kind)
+        return raw
 
     def _of_uid(self, resource: Resource, trigger: Trigger) -> Json | None:
         """Return an object of which only the uid is known, None if there is none."""
         namespace, uid = trigger.namespace if resource.namespaced else "", trigger.uid
-        place = Place(resource.group, resource.plural, namespace)
-        if self._names.is_absent(place, uid):
+        location = Place(resource.group, resource.plural, namespace)
+        if self._names.is_absent(location, uid):
             return None
-        name = self._names.name(place, uid)
-        found = self._named(resource, trigger, name) if name else None
-        if found is not None:
-            return found
+        name = self._names.name(location, uid)
+        raw = self._named(resource, trigger, name) if name else None
+        if raw is not None:
+            return raw
         try:
             names = self._list(resource, namespace)
         except KubeNotFound:
             return None
-        self._names.keep(place, names, uid)
+        self._names.keep(location, names, uid)
         name = names.get(uid, "")
         return self._named(resource, trigger, name) if name else None
 
@@ -106,8 +106,8 @@ class Triggers:
         names: dict[str, str] = {}
 
         def take(raw: msgspec.Raw) -> None:
-            one = IDENTITY.decode(raw).metadata
-            names[one.uid] = one.name
+            metadata = IDENTITY.decode(raw).metadata
+            names[metadata.uid] = metadata.name
 
         scope = WatchScope(resource=resource, namespace=namespace, metadata_only=True)
         list_all(self._client, scope, take, restart=names.clear)
@@ -131,21 +131,27 @@ def stored_trigger(task: Task) -> Json | None:
     subresources, which are not objects; and for objects that had no name at their
     review.
     """
-    asked = task.admission
+    admission = task.admission
     is_going = task.operation in ("DELETE", "CONNECT")
-    if not (is_going or asked.get("subResource") or task.trigger.is_nameless):
+    if not (is_going or admission.get("subResource") or task.trigger.is_nameless):
         return None
-    new, old = asked.get("object"), asked.get("oldObject")
+    new, old = admission.get("object"), admission.get("oldObject")
     return new or old or None
 
 
 def assumed_operation(rule: RuleIR) -> str:
     """Return the operation for a task without one: one that the rule matches."""
-    listed = [one.operations for one in rule.match.filters if one.operations]
+    listed = [
+        filter_ir.operations for filter_ir in rule.match.filters if filter_ir.operations
+    ]
     if len(listed) < len(rule.match.filters) or not listed:
         return _CREATE
-    is_update = not any(_CREATE in one for one in listed)
-    return _UPDATE if is_update and any(_UPDATE in one for one in listed) else _CREATE
+    is_update = not any(_CREATE in operations for operations in listed)
+    return (
+        _UPDATE
+        if is_update and any(_UPDATE in operations for operations in listed)
+        else _CREATE
+    )
 
 
 def request_of(
@@ -193,17 +199,17 @@ def _with_user(request: Request, task: Task) -> Request:
 
 def _with_review(request: Request, task: Task) -> Request:
     """Add the fields that only the stored AdmissionRequest contains."""
-    asked = task.admission
-    if not asked:
+    admission = task.admission
+    if not admission:
         return request
-    kind = asked.get("kind") or {}
-    if asked.get("subResource"):
-        request.subresource = str(asked["subResource"])
+    kind = admission.get("kind") or {}
+    if admission.get("subResource"):
+        request.subresource = str(admission["subResource"])
         request.group = str(kind.get("group") or "")
         request.version = str(kind.get("version") or request.version)
         request.kind = str(kind.get("kind") or request.kind)
     request.review_request = {
-        **asked,
+        **admission,
         "object": request.object or None,
         "oldObject": request.old_object or None,
         "operation": request.operation,
@@ -220,20 +226,31 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
         return dict(metadata.get("labels") or {})
     if not request.namespace or data.namespaces is None:
         return {}
-    found = data.namespaces.labels(request.namespace)
-    if found is None and data.namespace_objects is not None:
+    labels = data.namespaces.labels(request.namespace)
+    if labels is None and data.namespace_objects is not None:
         # The cached copy may be older than the namespace.
         live = data.namespace_objects.namespace(request.namespace, 0)
         if live is not None:
-            found = (live.get("metadata") or {}).get("labels") or {}
-    if found is not None:
-        return dict(found)
+            labels = (live.get("metadata") or {}).get("labels") or {}
+    if labels is not None:
+        return dict(labels)
     if request.operation == "DELETE":
         return {}
     raise ExpressionFailed(
         "background.namespace",
         f"the labels of namespace {request.namespace} are unknown",
     )
+
+
+def review_resource(resource: Resource | None) -> dict[str, str]:
+    """Return ``resource`` of an admission request; {} if the kind is not served."""
+    if resource is None:
+        return {}
+    return {
+        "group": resource.group,
+        "version": resource.version,
+        "resource": resource.plural,
+    }
 
 
 def undeleted(task: Task, triggers: Triggers) -> Outcome | None:

@@ -69,18 +69,18 @@ class Written:
     @contextmanager
     def writing(self, resource: Resource, raw: Json) -> Iterator[None]:
         """Defer decisions about an object until the block has ended."""
-        place = _named(resource.group, resource.kind, key_of(raw))
+        identity = _named(resource.group, resource.kind, key_of(raw))
         with self._lock:
-            self._under_way.setdefault(place, _UnderWay()).threads += 1
+            self._under_way.setdefault(identity, _UnderWay()).threads += 1
         try:
             yield
         finally:
             with self._lock:
-                one = self._under_way[place]
-                one.threads -= 1
-                if not one.threads:
-                    del self._under_way[place]
-            for decide in () if one.threads else one.waiting:
+                under_way = self._under_way[identity]
+                under_way.threads -= 1
+                if not under_way.threads:
+                    del self._under_way[identity]
+            for decide in () if under_way.threads else under_way.waiting:
                 decide()
 
     def when_written(
@@ -93,9 +93,12 @@ class Written:
         comparison.
         """
         with self._lock:
-            one = self._under_way.get(_named(resource.group, resource.kind, key))
-            if one is not None and len(one.waiting) < BACKGROUND_DECISIONS_MAX:
-                one.waiting.append(decide)
+            under_way = self._under_way.get(_named(resource.group, resource.kind, key))
+            if (
+                under_way is not None
+                and len(under_way.waiting) < BACKGROUND_DECISIONS_MAX
+            ):
+                under_way.waiting.append(decide)
                 return
         decide()
 
@@ -103,8 +106,8 @@ class Written:
         """Return whether an object is unchanged since this content was written."""
         uid = str(live["metadata"].get("uid") or "")
         with self._lock:
-            known = self._entries.get(_place(raw))
-            return known is not None and (known.uid, known.version, known.content) == (
+            entry = self._entries.get(_place(raw))
+            return entry is not None and (entry.uid, entry.version, entry.content) == (
                 uid,
                 version_of(live),
                 digest(raw),
@@ -114,32 +117,32 @@ class Written:
         """Return whether an object was written here, even if it has changed since."""
         uid = str(live["metadata"].get("uid") or "")
         with self._lock:
-            known = self._entries.get(_place(raw))
-            return known is not None and known.uid == uid
+            entry = self._entries.get(_place(raw))
+            return entry is not None and entry.uid == uid
 
     def version(self, resource: Resource, key: Key, uid: str) -> str:
         """Return the last written version of an object, "" if there is none."""
         with self._lock:
-            known = self._entries.get(_named(resource.group, resource.kind, key))
-            return known.version if known is not None and known.uid == uid else ""
+            entry = self._entries.get(_named(resource.group, resource.kind, key))
+            return entry.version if entry is not None and entry.uid == uid else ""
 
     def is_deleted(self, uid: str) -> bool:
         """Return whether an object was deleted here or is about to be."""
         with self._lock:
             return uid in self._deleted
 
-    def note(self, made: Json, raw: Json, before: str = "") -> int:
+    def note(self, stored: Json, raw: Json, before: str = "") -> int:
         """Record a write; return how many times in a row this content was restored.
 
         ``before``: the version that the object had; "" = it did not exist.
         """
-        uid = str((made.get("metadata") or {}).get("uid") or "")
-        place, entry = _place(raw), _Entry(uid, version_of(made), digest(raw))
+        uid = str((stored.get("metadata") or {}).get("uid") or "")
+        identity, entry = _place(raw), _Entry(uid, version_of(stored), digest(raw))
         entry.at_s = self._clock_s()
         with self._lock:
-            known = self._entries.get(place)
-            if known is not None and known.content == entry.content:
-                entry.reverts, at_s = known.reverts, known.at_s
+            entry_before = self._entries.get(identity)
+            if entry_before is not None and entry_before.content == entry.content:
+                entry.reverts, at_s = entry_before.reverts, entry_before.at_s
                 if entry.at_s - at_s >= _QUIET_S:
                     entry.reverts = 0
                 if entry.version == before:
@@ -148,8 +151,8 @@ class Written:
                 else:
                     entry.reverts += 1
             self._deleted.pop(uid, None)
-            self._entries[place] = entry
-            self._entries.move_to_end(place)
+            self._entries[identity] = entry
+            self._entries.move_to_end(identity)
             while len(self._entries) > BACKGROUND_WRITTEN_MAX:
                 self._entries.popitem(last=False)
         return entry.reverts
@@ -174,13 +177,13 @@ class Written:
     def pause_s(self, raw: Json) -> float:
         """Return how long this content must not be written again; 0 = not blocked."""
         with self._lock:
-            known = self._entries.get(_place(raw))
-            if known is None or known.reverts < REVERTS_AT_ONCE:
+            entry = self._entries.get(_place(raw))
+            if entry is None or entry.reverts < REVERTS_AT_ONCE:
                 return 0.0
-            if known.content != digest(raw):
+            if entry.content != digest(raw):
                 return 0.0
-            pause_s = PAUSES.pause_s(known.reverts - REVERTS_AT_ONCE + 1)
-            return max(0.0, known.at_s + pause_s - self._clock_s())
+            pause_s = PAUSES.pause_s(entry.reverts - REVERTS_AT_ONCE + 1)
+            return max(0.0, entry.at_s + pause_s - self._clock_s())
 
 
 def is_newer(version: str, than: str) -> bool:

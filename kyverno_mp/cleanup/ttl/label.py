@@ -66,10 +66,10 @@ def labelled(raw: msgspec.Raw) -> Labelled | None:
 
 def _due_s(value: str, created: str) -> float | None:
     try:
-        found = parse_ttl(value)
-        if isinstance(found, GoTime):
-            return found.seconds + found.nanos / _SECOND_NS
-        return parse_time(RFC3339, created).seconds + found / _SECOND_NS
+        duration = parse_ttl(value)
+        if isinstance(duration, GoTime):
+            return duration.seconds + duration.nanos / _SECOND_NS
+        return parse_time(RFC3339, created).seconds + duration / _SECOND_NS
     except ExpressionFailed:
         return None
 

@@ -65,35 +65,37 @@ class Timers:
         self._refused: dict[Timer, tuple[str, float]] = {}
         """The version whose deletion was rejected, and the time of the next attempt."""
 
-    def on_change(self, place: Place, key: Key) -> None:
+    def on_change(self, location: Place, key: Key) -> None:
         """Set the timer of a changed object."""
-        timer = (place, key)
-        found = self._found(timer)
+        timer = (location, key)
+        labelled = self._found(timer)
         with self._lock:
-            if found is None or self._done.get(timer) not in _marks(found):
+            if labelled is None or self._done.get(timer) not in _marks(labelled):
                 self._done.pop(timer, None)
                 is_done = False
             else:
                 is_done = True
-        if found is not None and not is_done:
-            self.queue.add_after(timer, self._pause_s(timer, found))
+        if labelled is not None and not is_done:
+            self.queue.add_after(timer, self._pause_s(timer, labelled))
 
     def resync(self) -> None:
         """Set the timers of all objects that are due soon."""
         assert self.watches is not None
         places = self.watches.all()
         with self._lock:
-            for timer in [one for one in self._done if one[0] not in places]:
+            for timer in [timer for timer in self._done if timer[0] not in places]:
                 del self._done[timer]
             now_s = self._clock.monotonic_s()
-            for timer in [one for one, at in self._refused.items() if at[1] <= now_s]:
+            for timer in [
+                timer for timer, at in self._refused.items() if at[1] <= now_s
+            ]:
                 del self._refused[timer]
         soon: list[tuple[float, Timer]] = []
-        for place, informer in places.items():
-            for key, one in informer.snapshot().items():
-                left_s = self._pause_s((place, key), one)
-                if left_s < _SOON_S and not self._is_done((place, key), one):
-                    soon.append((left_s, (place, key)))
+        for location, informer in places.items():
+            for key, labelled in informer.snapshot().items():
+                left_s = self._pause_s((location, key), labelled)
+                if left_s < _SOON_S and not self._is_done((location, key), labelled):
+                    soon.append((left_s, (location, key)))
         for left_s, timer in heapq.nsmallest(CLEANUP_TTL_TIMERS_MAX, soon):
             self.queue.add_after(timer, left_s)
 
@@ -126,24 +128,24 @@ class Timers:
 
     def _reconcile(self, timer: Timer) -> float | None:
         """Delete an object if it is due; return the seconds to the next check."""
-        place, key = timer
-        found, resource = self._found(timer), self._resource(place)
-        if found is None or resource is None or self._is_done(timer, found):
+        location, key = timer
+        labelled, resource = self._found(timer), self._resource(location)
+        if labelled is None or resource is None or self._is_done(timer, labelled):
             return None
-        if found.due_s is None:
-            self._report(resource, key, found, fault_of(found.value))
+        if labelled.due_s is None:
+            self._report(resource, key, labelled, fault_of(labelled.value))
             self._dependencies.metrics.count(TTL_ERRORS, (key[0], *labels_of(resource)))
-            self._finish(timer, _marks(found)[1])
+            self._finish(timer, _marks(labelled)[1])
             return None
-        left_s = self._pause_s(timer, found)
+        left_s = self._pause_s(timer, labelled)
         if left_s > 0:
             return left_s
         if self._dependencies.settings.cleanup_dry_run:
-            text = f"dry run: the TTL {found.value} expired; it would be deleted"
-            self._report(resource, key, found, text)
-            self._finish(timer, _marks(found)[1])
+            note = f"dry run: the TTL {labelled.value} expired; it would be deleted"
+            self._report(resource, key, labelled, note)
+            self._finish(timer, _marks(labelled)[1])
             return None
-        return self._delete(timer, resource, found)
+        return self._delete(timer, resource, labelled)
 
     def _delete(
         self, timer: Timer, resource: Resource, labelled: Labelled
@@ -173,10 +175,10 @@ class Timers:
         return None
 
     def _report(
-        self, resource: Resource, key: Key, labelled: Labelled, text: str
+        self, resource: Resource, key: Key, labelled: Labelled, note: str
     ) -> None:
         _log.warning(
-            text, extra=fields(kind=resource.kind, namespace=key[0], name=key[1])
+            note, extra=fields(kind=resource.kind, namespace=key[0], name=key[1])
         )
         reference = Reference(
             resource.api_version, resource.kind, key[1], key[0], labelled.uid
@@ -186,20 +188,20 @@ class Timers:
                 regarding=reference,
                 reason=ERROR,
                 action=NONE,
-                note=text,
+                note=note,
                 controller=CONTROLLER,
             )
         )
 
     def _found(self, timer: Timer) -> Labelled | None:
         assert self.watches is not None
-        place, key = timer
-        informer = self.watches.get(place)
+        location, key = timer
+        informer = self.watches.get(location)
         return None if informer is None else informer.get(key)
 
-    def _resource(self, place: Place) -> Resource | None:
+    def _resource(self, location: Place) -> Resource | None:
         assert self.watches is not None
-        informer = self.watches.get(place)
+        informer = self.watches.get(location)
         return None if informer is None else informer.scope.resource
 
     def _left_s(self, labelled: Labelled) -> float:

@@ -79,38 +79,44 @@ class Watches:
         desired = self._desired(directory, bound, VERBS)
         readable = self._desired(directory, bound, _READS)
         self._keep(
-            {place: scope for place, scope in readable.items() if place not in desired},
+            {
+                location: scope
+                for location, scope in readable.items()
+                if location not in desired
+            },
             CLEANUP_WATCHES_MAX - len(desired),
         )
         self._omitted = max(0, len(desired) - CLEANUP_WATCHES_MAX)
-        for place in [
+        for location in [
             informer for informer in self._informers if informer not in desired
         ]:
-            self._stop(place)
-        for place, scope in list(desired.items())[:CLEANUP_WATCHES_MAX]:
-            known = self._informers.get(place)
-            if known is not None and known.scope.resource != scope.resource:
-                self._stop(place)
-                known = None
-            if known is None:
-                self._start(place, scope)
+            self._stop(location)
+        for location, scope in list(desired.items())[:CLEANUP_WATCHES_MAX]:
+            running = self._informers.get(location)
+            if running is not None and running.scope.resource != scope.resource:
+                self._stop(location)
+                running = None
+            if running is None:
+                self._start(location, scope)
         self._refreshed_for = inputs
 
     def _keep(self, desired: Mapping[Place, WatchScope], count: int) -> None:
         """Follow the objects whose label has no effect, for health and metrics."""
-        wanted = dict(list(desired.items())[: max(0, count)])
-        for place in [one for one in self._kept if one not in wanted]:
-            self._kept.pop(place).stop()
-        for place, scope in wanted.items():
-            if place not in self._kept:
-                self._kept[place] = Informer(self._client, scope, labelled)
-                self._kept[place].start()
+        watched = dict(list(desired.items())[: max(0, count)])
+        for location in [
+            location for location in self._kept if location not in watched
+        ]:
+            self._kept.pop(location).stop()
+        for location, scope in watched.items():
+            if location not in self._kept:
+                self._kept[location] = Informer(self._client, scope, labelled)
+                self._kept[location].start()
 
     def undeletable(self) -> dict[Right, str]:
         """Return the permissions that labelled objects need and the account lacks."""
         counted = {
-            Right("delete", name_of(place), place[2]): len(informer)
-            for place, informer in list(self._kept.items())
+            Right("delete", name_of(location), location[2]): len(informer)
+            for location, informer in list(self._kept.items())
         }
         return {
             right: f"the TTL label has no effect on {number} of them"
@@ -118,10 +124,10 @@ class Watches:
             if number
         }
 
-    def get(self, place: Place) -> Informer[Labelled] | None:
+    def get(self, location: Place) -> Informer[Labelled] | None:
         """Return the informer of a resource and namespace."""
         with self._lock:
-            return self._informers.get(place)
+            return self._informers.get(location)
 
     def all(self) -> Mapping[Place, Informer[Labelled]]:
         """Return all informers."""
@@ -131,7 +137,9 @@ class Watches:
     def stop(self) -> None:
         """Stop all threads."""
         places = list(self.all())
-        stopping = [threading.Thread(target=self._stop, args=(one,)) for one in places]
+        stopping = [
+            threading.Thread(target=self._stop, args=(location,)) for location in places
+        ]
         for thread in stopping:
             thread.start()
         for thread in stopping:
@@ -147,9 +155,9 @@ class Watches:
             )
         for (group, plural, namespace), informer in self.all().items():
             if informer.failures >= _FAILING:
-                where = f" in {namespace}" if namespace else ""
+                suffix = f" in {namespace}" if namespace else ""
                 name = name_of((group, plural, namespace))
-                yield f"TTL watch of {name}{where}: {informer.last_error}"
+                yield f"TTL watch of {name}{suffix}: {informer.last_error}"
 
     def _desired(
         self, directory: Directory, bound: Collection[str], verbs: Iterable[str]
@@ -161,8 +169,8 @@ class Watches:
         desired: dict[Place, WatchScope] = {}
         for resource in preferred(directory.resources):
             for namespace in self._namespaces(resource, bound, verbs):
-                place = (resource.group, resource.plural, namespace)
-                desired[place] = WatchScope(
+                location = (resource.group, resource.plural, namespace)
+                desired[location] = WatchScope(
                     resource=resource,
                     namespace=namespace,
                     label_selector=LABEL,
@@ -178,27 +186,29 @@ class Watches:
 
         if may(""):
             return [""]
-        return [one for one in bound if resource.namespaced and may(one)]
+        return [
+            namespace for namespace in bound if resource.namespaced and may(namespace)
+        ]
 
-    def _start(self, place: Place, scope: WatchScope) -> None:
+    def _start(self, location: Place, scope: WatchScope) -> None:
         informer = Informer(self._client, scope, labelled)
-        informer.on_change(lambda key: self._on_change(place, key))
+        informer.on_change(lambda key: self._on_change(location, key))
         with self._lock:
-            self._informers[place] = informer
+            self._informers[location] = informer
         self._metrics.hold(TTL_INFO, labels_of(scope.resource), 1.0)
         _log.debug("TTL watch started", extra=fields(resource=scope.path))
         informer.start()
 
-    def _stop(self, place: Place) -> None:
+    def _stop(self, location: Place) -> None:
         with self._lock:
-            informer = self._informers.pop(place)
+            informer = self._informers.pop(location)
         self._metrics.hold(TTL_INFO, labels_of(informer.scope.resource), 0.0)
         informer.stop()
 
 
-def name_of(place: Place) -> str:
+def name_of(location: Place) -> str:
     """Return the name of a place's resource, such as ``deployments.apps``."""
-    group, plural, _ = place
+    group, plural, _ = location
     return f"{plural}.{group}" if group else plural
 
 
@@ -209,7 +219,7 @@ def labels_of(resource: Resource) -> tuple[str, str, str]:
 
 def preferred(resources: Iterable[Resource]) -> list[Resource]:
     """Return each resource with the three verbs once, in its first version."""
-    found: dict[tuple[str, str], Resource] = {}
+    by_plural: dict[tuple[str, str], Resource] = {}
     for resource in resources:
         name = (resource.group, resource.plural)
         if (
@@ -218,5 +228,5 @@ def preferred(resources: Iterable[Resource]) -> list[Resource]:
             or not set(VERBS) <= set(resource.verbs)
         ):
             continue
-        found.setdefault(name, resource)
-    return list(found.values())
+        by_plural.setdefault(name, resource)
+    return list(by_plural.values())

@@ -15,7 +15,7 @@ from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import IMAGE_VERIFY, RuleResult
-from kyverno_mp.reports.entries import Row, Subject, row_of, summary_of, word_of
+from kyverno_mp.results.entries import Row, Subject, row_of, summary_of, word_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 

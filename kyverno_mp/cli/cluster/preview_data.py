@@ -6,7 +6,6 @@ egress/, only reading and dry runs; informers' threads.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.program.ports import ClusterData
 
 _POLL_S: Final = 0.02
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 def preview_data(cluster: Cluster, directory: Directory) -> ClusterData:
@@ -61,7 +59,7 @@ def listed(informers: Iterable[Informer[Any]]) -> Iterator[None]:
         for one in started:
             # Each attempt ends, because each call has a deadline.
             while not one.wait_synced(_POLL_S):
-                if one.failures and not _NOT_SERVED.search(one.last_error):
+                if one.failures and not one.is_absent:
                     kind = one.scope.resource.plural
                     raise CommandFailed(f"{kind} cannot be listed: {one.last_error}")
                 if one.failures:

@@ -14,7 +14,6 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import ADMISSION_ACCOUNT, MissingRights
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.cluster import is_not_served
 from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
     DEFECTS,
@@ -84,7 +83,7 @@ class LeaderMetrics:
             resource = (_name_of(informer.scope),)
             recorder.series(WATCHED).hold(resource, len(informer))
             # A missing kind in an older installation is not a failure.
-            failures = 0 if is_not_served(informer) else informer.failures
+            failures = 0 if informer.is_absent else informer.failures
             recorder.series(WATCH_FAILURES).hold(resource, failures)
             if informer.last_message_ns:
                 silence_s = (now_ns - informer.last_message_ns) / 1e9
@@ -96,9 +95,7 @@ class LeaderMetrics:
         Call it in one thread, often. A success resets the time.
         """
         before = self._failing_ns
-        failing = [
-            one for one in self.informers if one.failures and not is_not_served(one)
-        ]
+        failing = [one for one in self.informers if one.failures and not one.is_absent]
         names = [_name_of(one.scope) for one in failing]
         self._failing_ns = {name: before.get(name, now_ns) for name in names}
         return tuple(

@@ -63,7 +63,7 @@ from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
-from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell

@@ -29,7 +29,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX, EPHEMERAL_REPORT_PAIRS
-from kyverno_mp.reports.results import (
+from kyverno_mp.results.newest import (
     EPHEMERAL_REPORTS,
     Results,
     document_of,
@@ -99,14 +99,14 @@ class EphemeralPair:
             self._read(current)
         if current.version and self._is_full_with(current, results):
             return self._begin_other(results)
-        wanted = _together(current.results, results)
-        document = document_of(wanted, current.name, self._namespace)
+        merged = _together(current.results, results)
+        document = document_of(merged, current.name, self._namespace)
         if current.version:
             document["metadata"]["resourceVersion"] = current.version
             stored = self._objects.replace(EPHEMERAL_REPORTS, document)
         else:
             stored = self._objects.create(EPHEMERAL_REPORTS, document)
-        current.version, current.results = _version_of(stored), wanted
+        current.version, current.results = _version_of(stored), merged
         return 0
 
     def forget(self) -> None:
@@ -124,24 +124,24 @@ class EphemeralPair:
     def _begin_other(self, results: Results) -> int:
         """Replace the other report; return how many of its results are lost."""
         full = self._pair[self._current]
-        other = self._pair[1 - self._current]
-        wanted = Results(full.results.turn + 1)
-        wanted.add_all(results)
+        other_report = self._pair[1 - self._current]
+        next_results = Results(full.results.turn + 1)
+        next_results.add_all(results)
         # SAFETY: read and replaced at one version, so a report that was merged
         # meanwhile is not counted as lost.
-        self._read(other)
-        if other.results.turn > full.results.turn:
-            message = f"another replica has begun {other.name}"
+        self._read(other_report)
+        if other_report.results.turn > full.results.turn:
+            message = f"another replica has begun {other_report.name}"
             raise KubeConflict("kube.conflict", message)
-        lost = other.results.by_key.keys() - full.results.by_key.keys()
+        lost = other_report.results.by_key.keys() - full.results.by_key.keys()
         lost -= results.by_key.keys()
-        document = document_of(wanted, other.name, self._namespace)
-        if other.version:
-            document["metadata"]["resourceVersion"] = other.version
+        document = document_of(next_results, other_report.name, self._namespace)
+        if other_report.version:
+            document["metadata"]["resourceVersion"] = other_report.version
             stored = self._objects.replace(EPHEMERAL_REPORTS, document)
         else:
             stored = self._objects.create(EPHEMERAL_REPORTS, document)
-        other.version, other.results = _version_of(stored), wanted
+        other_report.version, other_report.results = _version_of(stored), next_results
         self._current = 1 - self._current
         return len(lost)
 
@@ -154,13 +154,13 @@ class EphemeralPair:
         self._is_known = True
 
     def _read(self, report: _Report) -> None:
-        found = self._objects.find(EPHEMERAL_REPORTS, self._key(report))
+        raw = self._objects.find(EPHEMERAL_REPORTS, self._key(report))
         report.version, report.results = "", Results()
-        if found is None:
+        if raw is None:
             return
-        report.version = _version_of(found)
+        report.version = _version_of(raw)
         try:
-            report.results = results_of(found) or Results()
+            report.results = results_of(raw) or Results()
         except msgspec.ValidationError as error:
             # The next write replaces it.
             _log.error("%s is not a report of kyverno-mp: %s", report.name, error)
@@ -169,9 +169,9 @@ class EphemeralPair:
         return self._namespace, report.name
 
 
-def _together(known: Results, new: Results) -> Results:
-    results = Results(known.turn)
-    results.add_all(known)
+def _together(stored: Results, new: Results) -> Results:
+    results = Results(stored.turn)
+    results.add_all(stored)
     results.add_all(new)
     return results
 

@@ -28,8 +28,8 @@ from kyverno_mp.limits import (
     RESULTS_AT_ONCE_MAX,
 )
 from kyverno_mp.queues.journal import JournalReader, Record
-from kyverno_mp.reports.records import decode_results
-from kyverno_mp.reports.results import Results
+from kyverno_mp.results.newest import Results
+from kyverno_mp.results.records import decode_results
 from kyverno_mp.telemetry.families import REPORTED, REPORTED_AGE, REPORTED_WAITING
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
@@ -91,8 +91,8 @@ class ResultWriter:
         if not (now or self._is_time() or self.waiting >= RESULTS_AT_ONCE_MAX):
             return True
         records = _in_turn(self._reader.ahead(RESULTS_AT_ONCE_MAX))
-        new, taken = self._read(records)
-        if not taken:
+        new, accepted = self._read(records)
+        if not accepted:
             self._failures = self.oldest_ns = 0
             return True
         try:
@@ -102,7 +102,7 @@ class ResultWriter:
             self._pair.forget()
             _log.warning("cannot write EphemeralReports, will retry: %s", error)
             return False
-        for record in taken:
+        for record in accepted:
             record.done()
         self._failures = 0
         self._stored_s = self._monotonic_s()
@@ -123,10 +123,10 @@ class ResultWriter:
 
         Skips damaged records.
         """
-        new, taken = Results(), []
+        new, accepted = Results(), []
         self.oldest_ns = 0
         for record in records:
-            taken.append(record)
+            accepted.append(record)
             try:
                 at_ns, subject, rows = decode_results(record.content)
             except StateError as error:
@@ -138,7 +138,7 @@ class ResultWriter:
                 new.add(at_ns, subject, row)
             if new.size_bytes > _AT_ONCE_BYTES:
                 break
-        return new, taken
+        return new, accepted
 
     def _store(self, results: Results) -> None:
         """Store results, or drop those that the API server never accepts.

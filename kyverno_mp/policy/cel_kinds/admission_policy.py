@@ -159,8 +159,8 @@ def is_admission_policy(raw: Json) -> bool:
     """Return whether ``raw`` has a kind and version that this module decodes."""
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
-    known = _KINDS.get(raw["kind"])
-    return known is not None and raw.get("apiVersion") in known[1]
+    kind = _KINDS.get(raw["kind"])
+    return kind is not None and raw.get("apiVersion") in kind[1]
 
 
 def decode_admission_policy(

@@ -217,8 +217,8 @@ class ImageValidatingPolicy(Fields, frozen=True, kw_only=True):
     @property
     def mode(self) -> str:
         """``evaluation.mode``, "" if it is not set."""
-        given = self.spec.evaluation
-        return given.mode if given is not None else ""
+        evaluation = self.spec.evaluation
+        return evaluation.mode if evaluation is not None else ""
 
 
 _RECORD: Final = RecordType(ImageValidatingPolicy)

@@ -84,8 +84,8 @@ class _ValidatingPolicy(Fields, frozen=True, kw_only=True):
     @property
     def mode(self) -> str:
         """``evaluation.mode``, "" if it is not set."""
-        given = self.spec.evaluation
-        return given.mode if given is not None else ""
+        evaluation = self.spec.evaluation
+        return evaluation.mode if evaluation is not None else ""
 
 
 class ValidatingPolicy(_ValidatingPolicy, frozen=True, kw_only=True):
@@ -164,8 +164,8 @@ def is_validating_policy(raw: Json) -> bool:
     """
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
-    known = _KINDS.get(raw["kind"])
-    if known is None or raw.get("apiVersion") not in known[1]:
+    record = _KINDS.get(raw["kind"])
+    if record is None or raw.get("apiVersion") not in record[1]:
         return False
     return not (raw["kind"] == VALIDATING_POLICY.name and mode_of_authorization(raw))
 

@@ -86,8 +86,8 @@ def author_needs(document: msgspec.Struct) -> Iterator[Need]:
     spec: Any = getattr(document, "spec", None)
     for record in records(spec):
         yield from _of_record(record)
-    for text in expressions(spec):
-        yield from _of_expression(text)
+    for expression in expressions(spec):
+        yield from _of_expression(expression)
     if isinstance(document, CleanupPolicy):
         match = spec.match
         for entry in match.any or match.all:
@@ -138,9 +138,9 @@ def _of_generation(
 def _of_images(record: msgspec.Struct) -> Iterator[Need]:
     """Yield the Secrets with keys and with the credentials of registries."""
     if isinstance(record, StaticKeyAttestor):
-        texts = (record.public_keys, record.kms)
+        key_names = (record.public_keys, record.kms)
         secret = record.secret.name if record.secret is not None else None
-        yield from _of_keys(texts, secret)
+        yield from _of_keys(key_names, secret)
     elif isinstance(record, ImageVerification):
         yield from _of_keys((record.key,), None)
     elif isinstance(record, KeyAttestor):
@@ -165,18 +165,18 @@ def _of_nested(attestors: Any) -> Iterator[Need]:
         if type(keys) is dict:
             secret = keys.get("secret")
             name = str(secret.get("name")) if type(secret) is dict else None
-            texts = (str(keys.get("publicKeys")), str(keys.get("kms")))
-            yield from _of_keys(texts, name)
+            key_names = (str(keys.get("publicKeys")), str(keys.get("kms")))
+            yield from _of_keys(key_names, name)
 
 
-def _of_keys(texts: Iterable[str], secret: str | None) -> Iterator[Need]:
+def _of_keys(key_names: Iterable[str], secret: str | None) -> Iterator[Need]:
     """Yield the Secrets of references; those of variables are known at run time."""
     if secret is not None:
         yield _secret(secret)
-    for text in texts:
-        if text.strip().startswith(_IN_CLUSTER):
-            yield _secret(text.strip().rpartition("/")[2])
-        elif "{{" in text:
+    for key_name in key_names:
+        if key_name.strip().startswith(_IN_CLUSTER):
+            yield _secret(key_name.strip().rpartition("/")[2])
+        elif "{{" in key_name:
             yield _secret("")
 
 
@@ -243,11 +243,11 @@ def _of_generating(spec: Any) -> Iterator[Need]:
     synchronize = spec.evaluation.synchronize if spec.evaluation else None
     is_synchronized = synchronize is not None and synchronize.enabled
     verbs = _SYNCHRONIZED if is_synchronized else _CREATED
-    for one in spec.generate:
-        if one.template is None:
+    for generation in spec.generate:
+        if generation.template is None:
             yield EVERYTHING
         else:
-            yield from _of_template(verbs, one.template)
+            yield from _of_template(verbs, generation.template)
 
 
 def _of_template(verbs: tuple[str, ...], template: Template) -> Iterator[Need]:
@@ -269,12 +269,12 @@ def _of_template(verbs: tuple[str, ...], template: Template) -> Iterator[Need]:
             yield EVERYTHING
 
 
-def _of_expression(text: str) -> Iterator[Need]:
+def _of_expression(expression: str) -> Iterator[Need]:
     """Yield what an expression reads and creates by ``resource`` and ``generator``."""
-    if not _CALLED.search(text):
+    if not _CALLED.search(expression):
         return
     try:
-        waiting: list[Any] = [parse(text)]
+        waiting: list[Any] = [parse(expression)]
     except ExpressionInvalid:
         return
     while waiting:
@@ -295,12 +295,12 @@ def _of_call(node: Call) -> Need | None:
     if type(target) is not Ident or target.name != "resource":
         return None
     verbs = _CALLS.get(node.function[:1].lower() + node.function[1:])
-    texts = [
+    parts = [
         str(arg.value)
         for arg in node.args[:2]
         if type(arg) is Const and arg.kind == "string"
     ]
-    if verbs is None or not _NAMES.fullmatch(" ".join(texts)):
+    if verbs is None or not _NAMES.fullmatch(" ".join(parts)):
         return None
-    plural, _, subresource = texts[1].partition("/")
-    return Need(verbs, texts[0], plural=plural, subresource=subresource)
+    plural, _, subresource = parts[1].partition("/")
+    return Need(verbs, parts[0], plural=plural, subresource=subresource)

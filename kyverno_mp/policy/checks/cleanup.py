@@ -58,16 +58,16 @@ def check_cleanup(
     spec, name = document.spec, document.metadata.name
     if len(name.encode()) > NAME_BYTES_MAX:
         reason = f"may not be more than {NAME_BYTES_MAX} bytes"
-        text = f"metadata.name: Too long: {reason}"
-        yield Problem("policy.too_long", "metadata.name", "", reason, text)
+        message = f"metadata.name: Too long: {reason}"
+        yield Problem("policy.too_long", "metadata.name", "", reason, message)
     for entry in spec.context:
-        for name, given in (
+        for name, is_set in (
             ("ImageRegistry", entry.image_registry),
             ("ConfigMap", entry.config_map),
         ):
-            if given is not None:
+            if is_set is not None:
                 detail = f"{name} is not allowed in CleanUp Policy"
-                value = [one.raw() for one in spec.context]
+                value = [entry.raw() for entry in spec.context]
                 yield invalid("spec.context", "", value, detail)
     if len(spec.schedule) > SCHEDULE_CHARACTERS_MAX:
         yield schedule_too_long()
@@ -75,15 +75,15 @@ def check_cleanup(
         detail = "schedule spec in the cleanupPolicy is not in proper cron format"
         yield invalid("spec.schedule", "", spec.schedule, detail)
     scope = _CleanupScope(isinstance(document, CleanupPolicy), cluster_kinds)
-    for place, block in (("spec.match", spec.match), ("spec.exclude", spec.exclude)):
+    for path, block in (("spec.match", spec.match), ("spec.exclude", spec.exclude)):
         if block is not None:
-            users = [*check_no_user_info(block, place)]
-            yield from users or check_block(block, place, "", scope)
+            users = [*check_no_user_info(block, path)]
+            yield from users or check_block(block, path, "", scope)
     if _covers_match(spec):
         yield invalid("spec", "", spec, _EMPTY_SET)
     if spec.conditions is not None:
-        for text in syntax_errors(spec.conditions.raw()):
-            upstream = f"variable substitution failed for policy {name}: {text}"
+        for message in syntax_errors(spec.conditions.raw()):
+            upstream = f"variable substitution failed for policy {name}: {message}"
             yield plain("spec.conditions", "", upstream, "policy.variable")
 
 
@@ -95,17 +95,17 @@ def deletion_refusals(
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():
         for kind in entry.resources.kinds:
-            found = view.kinds.find(parse_kind(kind))
-            if not found:
+            resources = view.kinds.find(parse_kind(kind))
+            if not resources:
                 if view.kinds.is_complete:
                     yield f"failed to get GVR for kind {kind}"
                 continue
             places = product(
-                _namespaces_of(document, entry.resources.namespaces, found[0]),
+                _namespaces_of(document, entry.resources.namespaces, resources[0]),
                 entry.resources.names or ("",),
             )
             for namespace, name in places:
-                target = PermissionTarget(found[0].resource, "", namespace, name)
+                target = PermissionTarget(resources[0].resource, "", namespace, name)
                 for verb in ("delete", "list"):
                     assert permissions is not None
                     if not permissions.allows(view.cleanup, verb, target):
@@ -156,14 +156,14 @@ def schedule_too_long() -> Problem:
     return Problem("policy.too_long", path, "", reason, f"{path}: Too long: {reason}")
 
 
-def is_schedule(text: str) -> bool:
+def is_schedule(schedule: str) -> bool:
     """Return whether the clean-up controller accepts the schedule, with its parser."""
     # PERF: imports the time zones, which the CLI rarely needs.
     from kyverno_mp.values.cron import parse_schedule
 
-    spend(1 + len(text) // _CHARACTERS_PER_STEP)
+    spend(1 + len(schedule) // _CHARACTERS_PER_STEP)
     try:
-        parse_schedule(text)
+        parse_schedule(schedule)
     except ExpressionFailed:
         return False
     return True
@@ -174,5 +174,5 @@ def _covers_match(spec: CleanupSpec) -> bool:
     if exclude is None or exclude.all or spec.match.all:
         return False
     if spec.match.any and exclude.any:
-        return any(one in exclude.any for one in spec.match.any)
+        return any(exclude_filter in exclude.any for exclude_filter in spec.match.any)
     return exclude != MatchFilters()

@@ -60,14 +60,14 @@ def check_subresources(
     if rule.validate is None or not subject.policy.spec.background:
         return
     parts = view.kinds.subresource_kinds()
-    for place, kinds in kinds_of(rule):
+    for kinds_path, kinds in kinds_of(rule):
         for kind in kinds if "*" not in kinds else ():
             selector = parse_kind(kind)
             if selector.subresource or selector.kind in parts:
-                path = f"spec.rules[{index}].{place}.kinds"
-                text = f"background scan enabled with subresource {kind}"
-                upstream = f"path: {path}: {text}"
-                yield Problem("policy.kind", path, rule.name, text, upstream)
+                path = f"spec.rules[{index}].{kinds_path}.kinds"
+                message = f"background scan enabled with subresource {kind}"
+                upstream = f"path: {path}: {message}"
+                yield Problem("policy.kind", path, rule.name, message, upstream)
 
 
 def check_generate_conditions(rule: Rule, index: int) -> Problems:
@@ -77,22 +77,22 @@ def check_generate_conditions(rule: Rule, index: int) -> Problems:
     command line keep the field, without effect.
     """
     if rule.cel_preconditions is not None and "generate" in rule.types():
-        place = f"spec.rules[{index}].generate"
-        yield plain(place, rule.name, f"path: {place}..: {CEL_ONLY}")
+        path = f"spec.rules[{index}].generate"
+        yield plain(path, rule.name, f"path: {path}..: {CEL_ONLY}")
 
 
 def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
     """Check that the service accounts have the permissions that the rule needs."""
-    place, types = f"spec.rules[{index}]", rule.types()
+    path, types = f"spec.rules[{index}]", rule.types()
     if "mutate" in types:
-        text = _mutate_refusal(rule, view)
-        if text:
-            upstream = f"path: {place}.mutate.targets.: {text}"
-            yield plain(f"{place}.mutate.targets", rule.name, upstream, _CODE)
+        refusal = _mutate_refusal(rule, view)
+        if refusal:
+            upstream = f"path: {path}.mutate.targets.: {refusal}"
+            yield plain(f"{path}.mutate.targets", rule.name, upstream, _CODE)
     if rule.generate is not None and "generate" in types:
-        for field, text in _generate_refusals(rule.generate, view):
-            upstream = f"path: {place}.generate.{field}.: {text}"
-            yield plain(f"{place}.generate", rule.name, upstream, _CODE)
+        for field, refusal in _generate_refusals(rule.generate, view):
+            upstream = f"path: {path}.generate.{field}.: {refusal}"
+            yield plain(f"{path}.generate", rule.name, upstream, _CODE)
 
 
 def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
@@ -112,17 +112,17 @@ def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
             kind=bare,
         )
         try:
-            text = asking.refusal(_WATCHING)
+            refusal = asking.refusal(_WATCHING)
         except DependencyError as error:
             # Failures that cause only a warning must not reject the policy.
             yield error.message
             return
-        if text:
-            yield text
+        if refusal:
+            yield refusal
 
 
 def _mutate_refusal(rule: Rule, view: ClusterView) -> str:
-    texts = []
+    refusals = []
     for target in (rule.mutate.targets if rule.mutate else None) or ():
         if "{{" in target.kind:
             continue
@@ -137,14 +137,14 @@ def _mutate_refusal(rule: Rule, view: ClusterView) -> str:
             name=target.name,
             subresource=selector.subresource,
         )
-        text = asking.refusal(("get", "update"))
-        if text:
-            texts.append(text)
-    if not texts:
+        refusal = asking.refusal(("get", "update"))
+        if refusal:
+            refusals.append(refusal)
+    if not refusals:
         return ""
     return (
         "auth check fails, additional privileges are required for the service account "
-        f"'{view.background}': {'; '.join(texts)}"
+        f"'{view.background}': {'; '.join(refusals)}"
     )
 
 
@@ -159,12 +159,12 @@ def _generate_refusals(
     rounds.append((view.background, verbs))
     patterns: list[tuple[str, Generation | ForEachGeneration]] = [("", generate)]
     if generate.foreach is not None:
-        patterns = [("foreach", one) for one in generate.foreach]
-    for account, asked in rounds:
+        patterns = [("foreach", entry) for entry in generate.foreach]
+    for account, account_verbs in rounds:
         for field, pattern in patterns:
-            text = _generate_refusal(pattern, view, account, asked)
-            if text:
-                yield field, text
+            refusal = _generate_refusal(pattern, view, account, account_verbs)
+            if refusal:
+                yield field, refusal
 
 
 def _generate_refusal(
@@ -176,16 +176,16 @@ def _generate_refusal(
     """Check generation. KYVERNO: only a cloneList's first kind (controllers 5.9)."""
     group_version = pattern.api_version
     kind, _, subresource = pattern.kind.partition("/")
-    shown = f"{group_version}/{kind}"
+    kind_name = f"{group_version}/{kind}"
     if pattern.clone_list.kinds:
-        shown = pattern.clone_list.kinds[0]
-        group_version, kind = _split(shown)
-    if "{{" in shown:
+        kind_name = pattern.clone_list.kinds[0]
+        group_version, kind = _split(kind_name)
+    if "{{" in kind_name:
         return ""
     asking = _Asking(
         view=view,
         account=account,
-        shown=shown,
+        shown=kind_name,
         group_version=group_version,
         kind=kind,
         namespace=pattern.namespace,
@@ -221,22 +221,22 @@ class _Asking:
         selector = KindSelector(
             group if version else "*", version or "*", self.kind, ""
         )
-        found = kinds.find(selector)
-        if not found:
+        resources = kinds.find(selector)
+        if not resources:
             unknown = f"failed to get GVR for kind {self.shown}"
             return unknown if kinds.is_complete else ""
         if permissions is None or not self.account:
             return ""
-        resource = found[0].resource
+        resource = resources[0].resource
         target = PermissionTarget(resource, self.subresource, self.namespace, self.name)
         lacking = [
             verb for verb in verbs if not permissions.allows(self.account, verb, target)
         ]
         if not lacking:
             return ""
-        shown = "/".join(filter(None, (self.shown, self.subresource)))
-        where = f" in namespace {self.namespace}" if self.namespace else ""
+        kind_name = "/".join(filter(None, (self.shown, self.subresource)))
+        suffix = f" in namespace {self.namespace}" if self.namespace else ""
         return (
             f"{self.account} requires permissions {','.join(lacking)} for resource "
-            f"{shown}{where}"
+            f"{kind_name}{suffix}"
         )

@@ -24,8 +24,9 @@ def covers_match(rule: Rule) -> bool:
     if exclude is None or exclude.all or match.all:
         return False
     if match.any and exclude.any:
-        return any(one in exclude.any for one in match.any) and all(
-            any(_covers(one, other) for other in exclude.any) for one in match.any
+        return any(match_filter in exclude.any for match_filter in match.any) and all(
+            any(_covers(match_filter, exclude_filter) for exclude_filter in exclude.any)
+            for match_filter in match.any
         )
     if match.any or exclude.any or exclude == MatchResources():
         return False
@@ -35,54 +36,60 @@ def covers_match(rule: Rule) -> bool:
 def _covers(
     match: MatchResources | ResourceFilter, exclude: MatchResources | ResourceFilter
 ) -> bool:
-    ours, theirs = match.resources, exclude.resources
+    matched, excluded = match.resources, exclude.resources
     lists = (
         (match.roles, exclude.roles),
         (match.cluster_roles, exclude.cluster_roles),
         (match.subjects, exclude.subjects),
-        (ours.namespaces, theirs.namespaces),
-        (ours.kinds, theirs.kinds),
-        (ours.operations, theirs.operations),
+        (matched.namespaces, excluded.namespaces),
+        (matched.kinds, excluded.kinds),
+        (matched.operations, excluded.operations),
     )
-    if not all(_covers_list(one, other) for one, other in lists):
+    if not all(
+        _covers_list(match_values, exclude_values)
+        for match_values, exclude_values in lists
+    ):
         return False
-    if theirs.name and not _covers_name(ours.name, theirs.name):
+    if excluded.name and not _covers_name(matched.name, excluded.name):
         return False
     return (
-        _covers_names(ours.names, theirs.names)
-        and _covers_selector(ours.selector, theirs.selector)
-        and _covers_selector(ours.namespace_selector, theirs.namespace_selector)
-        and ours.annotations == theirs.annotations
+        _covers_names(matched.names, excluded.names)
+        and _covers_selector(matched.selector, excluded.selector)
+        and _covers_selector(matched.namespace_selector, excluded.namespace_selector)
+        and matched.annotations == excluded.annotations
     )
 
 
-def _covers_names(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    if not theirs:
+def _covers_names(matched: tuple[str, ...], excluded: tuple[str, ...]) -> bool:
+    if not excluded:
         return True
-    return bool(ours) and all(
-        any(_covers_name(one, other) for other in theirs) for one in ours
+    return bool(matched) and all(
+        any(_covers_name(match_name, exclude_name) for exclude_name in excluded)
+        for match_name in matched
     )
 
 
-def _covers_name(ours: str, theirs: str) -> bool:
+def _covers_name(matched: str, excluded: str) -> bool:
     """Return whether all names of a pattern fit another: ``?`` is only one letter."""
-    if "?" in theirs and "*" in ours:
-        return ours == theirs
-    return matches(theirs, ours)
+    if "?" in excluded and "*" in matched:
+        return matched == excluded
+    return matches(excluded, matched)
 
 
-def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
-    """Return whether all of ``ours`` is excluded; an empty exclude has no effect."""
-    return not theirs or (bool(ours) and all(one in theirs for one in ours))
+def _covers_list(matched: tuple[object, ...], excluded: tuple[object, ...]) -> bool:
+    """Return whether all of ``matched`` is excluded; an empty exclude has no effect."""
+    return not excluded or (
+        bool(matched) and all(value in excluded for value in matched)
+    )
 
 
 def _covers_selector(
-    label_selector: LabelSelector | None, theirs: LabelSelector | None
+    label_selector: LabelSelector | None, excluded: LabelSelector | None
 ) -> bool:
-    if label_selector is None or theirs is None:
-        return label_selector is theirs
-    if not _covers_list(label_selector.match_expressions, theirs.match_expressions):
+    if label_selector is None or excluded is None:
+        return label_selector is excluded
+    if not _covers_list(label_selector.match_expressions, excluded.match_expressions):
         return False
     return _covers_list(
-        tuple(label_selector.match_labels.items()), tuple(theirs.match_labels.items())
+        tuple(label_selector.match_labels.items()), tuple(excluded.match_labels.items())
     )

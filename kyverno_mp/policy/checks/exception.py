@@ -46,12 +46,12 @@ def check_no_user_info(match: MatchFilters, path: str) -> Problems:
     """Reject user info in background exceptions and clean-up, which have no request."""
     for mode, filters in (("any", match.any), ("all", match.all)):
         for index, entry in enumerate(filters):
-            given = (
+            user_fields = (
                 ("roles", entry.roles),
                 ("clusterRoles", entry.cluster_roles),
                 ("subjects", entry.subjects),
             )
-            for name, values in given:
+            for name, values in user_fields:
                 if values:
-                    place = f"{path}.{mode}[{index}].{name}"
-                    yield forbidden(place, "", "Usage of user info is forbidden")
+                    field_path = f"{path}.{mode}[{index}].{name}"
+                    yield forbidden(field_path, "", "Usage of user info is forbidden")

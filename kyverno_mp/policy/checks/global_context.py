@@ -77,10 +77,10 @@ def _check_call(call: ExternalAPICall) -> Problems:
         yield forbidden("spec.apiCall.method", "", detail)
 
 
-def _check_projection(projection: Projection, path: str, own: str) -> Problems:
+def _check_projection(projection: Projection, path: str, name: str) -> Problems:
     if not projection.name:
         yield required(f"{path}.name", "", "A projection entry requires a name")
-    if projection.name == own:
+    if projection.name == name:
         detail = (
             "A projection entry requires a name different from the global context "
             "entry name"

@@ -33,11 +33,11 @@ def long_texts(raw: Json) -> Iterator[Problem]:
             if size > TENANT_TEXT_BYTES_MAX:
                 yield _problem(raw, path, size)
         elif type(value) is list:
-            waiting += [(f"{path}[{at}]", one) for at, one in enumerate(value)]
+            waiting += [(f"{path}[{at}]", item) for at, item in enumerate(value)]
         elif type(value) is dict:
-            for key, one in value.items():
+            for key, item in value.items():
                 if key not in _OTHERS:
-                    waiting += [(path, key), (f"{path}.{key[:_SHOWN]}", one)]
+                    waiting += [(path, key), (f"{path}.{key[:_SHOWN]}", item)]
 
 
 def _problem(raw: Json, path: str, size: int) -> Problem:

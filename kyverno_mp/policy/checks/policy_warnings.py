@@ -89,14 +89,14 @@ def _subresource_warnings(rule: Rule) -> Iterator[str]:
         raw["deny"] = {}
     if rule.mutate is not None:
         kinds += [target.kind for target in rule.mutate.targets or ()]
-    text = msgspec.json.encode(raw).decode()
+    encoded = msgspec.json.encode(raw).decode()
     lowered = " ".join(kinds).lower()
-    if "replicas" in text and "scale" not in lowered:
+    if "replicas" in encoded and "scale" not in lowered:
         yield (
             "You are matching on replicas but not including the scale subresource in "
             "the policy."
         )
-    if (".status" in text or '"status":' in text) and "status" not in lowered:
+    if (".status" in encoded or '"status":' in encoded) and "status" not in lowered:
         yield (
             "You are matching on status but not including the status subresource in "
             "the policy."

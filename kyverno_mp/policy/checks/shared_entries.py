@@ -36,18 +36,21 @@ def closed_reference(part: msgspec.Struct, namespace: str, opens: Opens) -> str:
 
 def reads_closed(spec: msgspec.Struct, namespace: str, opens: Opens) -> bool:
     """Return whether an expression anywhere in a policy in CEL reads a closed entry."""
-    return any(expression_reads(text, namespace, opens) for text in expressions(spec))
+    return any(
+        expression_reads(expression, namespace, opens)
+        for expression in expressions(spec)
+    )
 
 
-def expression_reads(text: str, namespace: str, opens: Opens) -> bool:
+def expression_reads(expression: str, namespace: str, opens: Opens) -> bool:
     """Return whether the expression uses ``globalContext``, except for opened entries.
 
     KYVERNO: local variables with this name count.
     """
-    if _VARIABLE not in text:
+    if _VARIABLE not in expression:
         return False
     try:
-        waiting: list[Any] = [parse(text)]
+        waiting: list[Any] = [parse(expression)]
     except ExpressionInvalid:
         return False
     while waiting:

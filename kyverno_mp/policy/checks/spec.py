@@ -73,15 +73,15 @@ def check_processing(subject: Subject) -> Problems:
     if spec.admission:
         return
     if not spec.background:
-        text = "disabling both admission and background processing is not allowed"
-        yield plain("spec.admission", "", text)
+        message = "disabling both admission and background processing is not allowed"
+        yield plain("spec.admission", "", message)
     for rule in spec.rules:
         if set(rule.types()) - {"validate"}:
-            text = (
+            message = (
                 "disabling admission processing is only allowed with validation "
                 "policies"
             )
-            yield plain("spec.admission", "", text)
+            yield plain("spec.admission", "", message)
             return
 
 
@@ -128,11 +128,11 @@ def _check_mutate_targets(spec: Spec) -> Problems:
         mutate = rule.mutate
         if mutate is None or "mutate" not in rule.types():
             continue
-        wanted = (
+        flags = (
             spec.mutate_existing_on_policy_update
             or mutate.mutate_existing_on_policy_update
         )
-        if wanted and not mutate.targets:
+        if flags and not mutate.targets:
             detail = (
                 f"rules[{index}].mutate.targets has to be specified when "
                 "mutateExistingOnPolicyUpdate is set"
@@ -142,26 +142,26 @@ def _check_mutate_targets(spec: Spec) -> Problems:
 
 def _check_timeouts(spec: Spec) -> Problems:
     hooks = spec.webhook_configuration
-    given = (
+    timeouts = (
         ("spec.webhookTimeoutSeconds", spec.webhook_timeout_seconds),
         (
             "spec.webhookConfiguration.timeoutSeconds",
             hooks.timeout_seconds if hooks else None,
         ),
     )
-    for path, seconds in given:
+    for path, seconds in timeouts:
         if seconds is not None and not 1 <= seconds <= TIMEOUT_S_MAX:
             detail = f"the timeout value must be between 1 and {TIMEOUT_S_MAX} seconds"
             yield invalid(path, "", seconds, detail)
 
 
 def _check_rule_names(spec: Spec) -> Problems:
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, rule in enumerate(spec.rules):
-        if rule.name in seen:
+        if rule.name in names:
             path = f"spec.rules[{index}].name"
             yield invalid(path, rule.name, rule, f"Duplicate rule name: '{rule.name}'")
-        seen.add(rule.name)
+        names.add(rule.name)
 
 
 def _check_overrides(
@@ -174,20 +174,23 @@ def _check_overrides(
             yield plain(path, rule, "invalid action")
             return
         action = override.action.lower()
-        other = "audit" if action == "enforce" else "enforce"
-        place = f"{path}[{index}].namespaces"
+        opposite = "audit" if action == "enforce" else "enforce"
+        namespaces_path = f"{path}[{index}].namespaces"
         wild = {name for name in override.namespaces if contains_wildcard(name)}
         exact = set(override.namespaces) - wild
-        both = sorted(names[other] & exact)
+        both = sorted(names[opposite] & exact)
         if both:
-            text = f"conflicting namespaces found in path: {place}: {', '.join(both)}"
-            yield plain(place, rule, text)
+            message = (
+                f"conflicting namespaces found in path: {namespaces_path}:"
+                f" {', '.join(both)}"
+            )
+            yield plain(namespaces_path, rule, message)
             return
         patterns[action] |= wild
         names[action] |= exact
         clash = _clash(names, patterns)
         if clash:
-            yield plain(place, rule, f"path: {place}: {clash}")
+            yield plain(namespaces_path, rule, f"path: {namespaces_path}: {clash}")
             return
 
 
@@ -198,9 +201,9 @@ def _clash(names: dict[str, set[str]], patterns: dict[str, set[str]]) -> str:
         (patterns["audit"], patterns["enforce"], "conflicts with the pattern"),
         (patterns["enforce"], patterns["audit"], "conflicts with the pattern"),
     )
-    for wild, others, how in tries:
-        for other in sorted(others):
+    for wild, plain_names, how in tries:
+        for plain_name in sorted(plain_names):
             for pattern in sorted(wild):
-                if matches(pattern, other):
-                    return f"wildcard pattern '{pattern}' {how} '{other}'"
+                if matches(pattern, plain_name):
+                    return f"wildcard pattern '{pattern}' {how} '{plain_name}'"
     return ""

@@ -59,17 +59,17 @@ def check_on_update(subject: Subject, rule: Rule) -> Problems:
     mutate = rule.mutate
     if mutate is None or "mutate" not in rule.types():
         return
-    wanted = mutate.mutate_existing_on_policy_update
-    if wanted is None:
-        wanted = subject.policy.spec.mutate_existing_on_policy_update
-    if not wanted or not has_variables(subject):
+    on_update = mutate.mutate_existing_on_policy_update
+    if on_update is None:
+        on_update = subject.policy.spec.mutate_existing_on_policy_update
+    if not on_update or not has_variables(subject):
         return
-    for one in subject.rules:
-        for error in variable_errors(one, background=True):
+    for changed in subject.rules:
+        for error in variable_errors(changed, background=True):
             upstream = f"update event, policy contains invalid variables: {error.text}"
             yield plain("spec", rule.name, upstream, "policy.variable")
-    for path, name, text in user_info_errors(subject.rules):
-        yield plain(path, name, f"{_ON_UPDATE}{text} ", "policy.background")
+    for path, name, message in user_info_errors(subject.rules):
+        yield plain(path, name, f"{_ON_UPDATE}{message} ", "policy.background")
 
 
 def _generating(rules: Iterable[Rule]) -> list[Rule]:

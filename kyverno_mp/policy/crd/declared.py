@@ -75,10 +75,10 @@ class _Derivation:
 
     def record(self, declared: inspect.StructType) -> Schema:
         """Return the schema of a record."""
-        found = self._made.get(declared.cls)
-        if found is None:
-            found = self._made[declared.cls] = self._derive(declared)
-        return found
+        schema = self._made.get(declared.cls)
+        if schema is None:
+            schema = self._made[declared.cls] = self._derive(declared)
+        return schema
 
     def _derive(self, declared: inspect.StructType) -> Schema:
         record = declared.cls
@@ -88,9 +88,11 @@ class _Derivation:
         ]
         schema: dict[str, Json] = {
             "type": "object",
-            "properties": {one.encode_name: self._field(record, one) for one in fields},
+            "properties": {
+                field.encode_name: self._field(record, field) for field in fields
+            },
         }
-        required = sorted(one.encode_name for one in fields if one.required)
+        required = sorted(field.encode_name for field in fields if field.required)
         if required:
             schema["required"] = required
         return {**schema, **extras.RECORDS.get(record, {})}
@@ -115,8 +117,12 @@ class _Derivation:
             case inspect.StructType():
                 return self.record(declared)
             case inspect.UnionType(types=types):
-                given = [one for one in types if not isinstance(one, inspect.NoneType)]
-                return self._schema(given[0])
+                present_types = [
+                    present_type
+                    for present_type in types
+                    if not isinstance(present_type, inspect.NoneType)
+                ]
+                return self._schema(present_types[0])
             case (
                 inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item)
             ):

@@ -67,25 +67,27 @@ def definition(kind: Kind) -> dict[str, Json]:
 
 def _version(kind: Kind, version: Version) -> dict[str, Json]:
     fields = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}}
-    made: dict[str, Json] = {
+    version_schema: dict[str, Json] = {
         "name": version.name,
         "served": version.is_served,
         "storage": version.is_storage,
     }
     if version.is_deprecated:
-        made["deprecated"] = True
+        version_schema["deprecated"] = True
     columns = kind.columns if version.columns is None else version.columns
     if columns:
-        made["additionalPrinterColumns"] = [_column(column) for column in columns]
+        version_schema["additionalPrinterColumns"] = [
+            _column(column) for column in columns
+        ]
     if kind.selectable_fields:
-        made["selectableFields"] = [
+        version_schema["selectableFields"] = [
             {"jsonPath": path} for path in kind.selectable_fields
         ]
     if kind.has_status:
-        made["subresources"] = {"status": {}}
+        version_schema["subresources"] = {"status": {}}
     schema = record({**fields, **version.all_fields()}, description=kind.about)
-    made["schema"] = {"openAPIV3Schema": _comparable(schema)}
-    return made
+    version_schema["schema"] = {"openAPIV3Schema": _comparable(schema)}
+    return version_schema
 
 
 def _comparable(schema: Schema, *, is_in_list: bool = False) -> dict[str, Json]:
@@ -113,11 +115,11 @@ def _comparable(schema: Schema, *, is_in_list: bool = False) -> dict[str, Json]:
 
 
 def _column(column: Column) -> dict[str, Json]:
-    made: dict[str, Json] = {
+    column_schema: dict[str, Json] = {
         "name": column.name,
         "type": column.type,
         "jsonPath": column.path,
     }
     if column.is_wide:
-        made["priority"] = 1
-    return made
+        column_schema["priority"] = 1
+    return column_schema

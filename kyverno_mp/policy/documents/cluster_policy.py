@@ -63,13 +63,13 @@ class Rule(Fields, frozen=True, kw_only=True):
 
         An empty mutate or generate block is ignored.
         """
-        given = (
+        bodies = (
             ("mutate", self.mutate is not None and self.mutate != Mutation()),
             ("validate", self.validate is not None),
             ("generate", self.generate is not None and self.generate != Generation()),
             ("verifyImages", bool(self.verify_images)),
         )
-        return tuple(name for name, is_given in given if is_given)
+        return tuple(name for name, is_given in bodies if is_given)
 
 
 class WebhookConfiguration(Fields, frozen=True):

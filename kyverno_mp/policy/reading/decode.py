@@ -211,9 +211,9 @@ def _with_texts(raw: dict[str, Json]) -> dict[str, Json]:
     if type(metadata) is not dict:
         return raw
     maps = {
-        name: {key: "" if text is None else text for key, text in given.items()}
+        name: {key: "" if value is None else value for key, value in labels.items()}
         for name in ("labels", "annotations")
-        if type(given := metadata.get(name)) is dict
+        if type(labels := metadata.get(name)) is dict
     }
     return {**raw, "metadata": {**metadata, **maps}}
 
@@ -255,23 +255,23 @@ def converted(
 
     Raises: DocumentInvalid with all structural problems.
     """
-    where = where_of(raw, file)
+    location = where_of(raw, file)
     if is_too_deep(raw):
         reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
-        raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], where)
+        raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], location)
     walk = Walk(lambda _path: "", {})
     cleaned = shape_of(record.type).walk(raw, "", walk)
     if walk.problems:
-        raise DocumentInvalid(walk.problems, where)
+        raise DocumentInvalid(walk.problems, location)
     try:
         document = record.convert(cleaned)
     except msgspec.ValidationError as error:
         problem = Problem("policy.wrong_type", "", "", str(error))
-        raise DocumentInvalid([problem], where) from error
+        raise DocumentInvalid([problem], location) from error
     if not cleaned["metadata"].get("name"):
         reason = "Required value: name is required"
         problem = Problem("policy.required", "metadata.name", "", reason)
-        raise DocumentInvalid([problem], where)
+        raise DocumentInvalid([problem], location)
     return document
 
 

@@ -171,12 +171,12 @@ class _Reader:
     def _open(self, value: Json, record: type, path: str) -> Json:
         if type(value) is not dict:
             return value
-        known = _fields(record)
-        unknown = [name for name in value if name not in known]
+        fields_of = _fields(record)
+        unknown = [name for name in value if name not in fields_of]
         if not unknown:
             return value
         self.ignored += [f"{path}.{name}" for name in unknown]
-        return {name: each for name, each in value.items() if name in known}
+        return {name: each for name, each in value.items() if name in fields_of}
 
     def _folded(
         self, value: Json, shape: _Shape, path: str, before: Json = None
@@ -193,13 +193,13 @@ class _Reader:
             case _Record(record) | _Open(record):
                 return self._record(value, record, path, before)
             case _Many(item) if type(value) is list:
-                kept = before if type(before) is list else []
+                items = before if type(before) is list else []
                 return [
                     self._folded(
                         each,
                         item,
                         f"{path}[{index}]",
-                        kept[index] if index < len(kept) else None,
+                        items[index] if index < len(items) else None,
                     )
                     for index, each in enumerate(value)
                 ]
@@ -215,16 +215,16 @@ class _Reader:
         """
         if type(value) is not dict:
             return value
-        known, low = _fields(record), _folded_names(record)
+        fields, low = _fields(record), _folded_names(record)
         read = dict(before) if type(before) is dict else {}
         for key in sorted(value):
-            name = key if key in known else low.get(folded(key))
-            place = f"{path}.{key}"
+            name = key if key in fields else low.get(folded(key))
+            field_path = f"{path}.{key}"
             if name is None:
-                self.ignored.append(place)
+                self.ignored.append(field_path)
             else:
                 read[name] = self._folded(
-                    value[key], known[name], place, read.get(name)
+                    value[key], fields[name], field_path, read.get(name)
                 )
         return value if read == value else read
 
@@ -269,7 +269,11 @@ def _shape(declared: inspect.Type) -> _Shape:
         case inspect.StructType(cls=cls):
             return _Record(cls)
         case inspect.UnionType(types=types):
-            rest = [one for one in types if not isinstance(one, inspect.NoneType)]
+            rest = [
+                present_type
+                for present_type in types
+                if not isinstance(present_type, inspect.NoneType)
+            ]
             return _shape(rest[0])
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
             return _Many(_shape(item))
@@ -285,9 +289,9 @@ def go_misfits(raw: dict[str, Json]) -> Iterator[Problem]:
     rules = spec.get("rules") if type(spec) is dict else None
     for index, rule in enumerate(rules if type(rules) is list else ()):
         path = f"spec.rules[{index}]"
-        for place in _misfits(rule, path):
+        for misfit_path in _misfits(rule, path):
             message = "must be a list of conditions, or any and all"
-            yield Problem(GO_MISFIT, place, rule_name(raw, path), message)
+            yield Problem(GO_MISFIT, misfit_path, rule_name(raw, path), message)
 
 
 def _misfits(part: Json, path: str) -> Iterator[str]:
@@ -297,10 +301,12 @@ def _misfits(part: Json, path: str) -> Iterator[str]:
     if type(part) is not dict:
         return
     deny = part.get("deny")
-    given = {"preconditions": part.get("preconditions")}
+    conditions = {"preconditions": part.get("preconditions")}
     if type(deny) is dict:
-        given["deny.conditions"] = deny.get("conditions")
-    yield from (f"{path}.{name}" for name, one in given.items() if not _fits(one))
+        conditions["deny.conditions"] = deny.get("conditions")
+    yield from (
+        f"{path}.{name}" for name, value in conditions.items() if not _fits(value)
+    )
     for name in _INNER:
         yield from _misfits(part.get(name), f"{path}.{name}")
 
@@ -320,5 +326,5 @@ def _is_list(conditions: Json) -> bool:
 def _is_condition(value: Json) -> bool:
     if value is None:
         return True
-    texts = (value.get(name) for name in _TEXTS) if type(value) is dict else (1,)
-    return all(one is None or type(one) is str for one in texts)
+    values = (value.get(name) for name in _TEXTS) if type(value) is dict else (1,)
+    return all(value_part is None or type(value_part) is str for value_part in values)

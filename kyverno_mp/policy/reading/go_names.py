@@ -28,26 +28,30 @@ def _described(kind: Any) -> inspect.Type:
 
 @cache
 def _fields(kind: type) -> dict[str, tuple[str, inspect.Type]]:
-    found = _described(kind)
-    assert isinstance(found, inspect.StructType)
+    described = _described(kind)
+    assert isinstance(described, inspect.StructType)
     return {
         folded(field.encode_name): (field.encode_name, field.type)
-        for field in found.fields
+        for field in described.fields
     }
 
 
 def _named(value: Json, kind: inspect.Type) -> Json:
     if isinstance(kind, inspect.UnionType):
         # Each union here is of one type and null.
-        (kind,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+        (kind,) = (
+            present_type
+            for present_type in kind.types
+            if not isinstance(present_type, inspect.NoneType)
+        )
     if isinstance(kind, inspect.StructType) and type(value) is dict:
         fields = _fields(kind.cls)
-        found: dict[str, Json] = {}
+        renamed: dict[str, Json] = {}
         for name, item in value.items():
             if folded(name) in fields:
                 known, below = fields[folded(name)]
-                found[known] = _named(item, below)
-        return found
+                renamed[known] = _named(item, below)
+        return renamed
     if isinstance(kind, inspect.DictType) and type(value) is dict:
         return {name: _named(item, kind.value_type) for name, item in value.items()}
     if isinstance(kind, inspect.VarTupleType) and type(value) is list:

@@ -26,21 +26,26 @@ _STRICT: Final = (
 )
 
 
-def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDocument]:
+def with_duplicate_keys(
+    documents: list[RawDocument], source: bytes
+) -> list[RawDocument]:
     """Return the documents of one text, with the first duplicate key."""
-    if not documents or documents[0].duplicate_key or text[:64].lstrip()[:1] != b"{":
+    if not documents or documents[0].duplicate_key or source[:64].lstrip()[:1] != b"{":
         return documents
-    found: list[str] = []
+    duplicates: list[str] = []
 
     def note_duplicate(pairs: list[tuple[str, Json]]) -> None:
         if len(set(keys := [key for key, _ in pairs])) != len(keys):
-            found.append(next(key for key in keys if keys.count(key) > 1))
+            duplicates.append(next(key for key in keys if keys.count(key) > 1))
 
     with suppress(ValueError, RecursionError):
-        json.loads(text, object_pairs_hook=note_duplicate)
+        json.loads(source, object_pairs_hook=note_duplicate)
     return (
-        [structs.replace(document, duplicate_key=found[0]) for document in documents]
-        if found
+        [
+            structs.replace(document, duplicate_key=duplicates[0])
+            for document in documents
+        ]
+        if duplicates
         else documents
     )
 
@@ -49,8 +54,8 @@ def refuse_duplicate_key(document: RawDocument) -> None:
     """Raise PolicyInvalid for a duplicate key of a mapping."""
     if document.duplicate_key:
         message = f'key "{document.duplicate_key}" already set in map'
-        where = Where(file=document.file, line=document.line)
-        raise PolicyInvalid(KEY_TWICE, message, where)
+        location = Where(file=document.file, line=document.line)
+        raise PolicyInvalid(KEY_TWICE, message, location)
 
 
 def refuses_duplicate_keys(raw: Json) -> bool:

@@ -43,7 +43,7 @@ class RawDocument(msgspec.Struct, frozen=True):
 
 
 def load(
-    text: bytes | str, *, file: str = "", with_lists: bool = False
+    source: bytes | str, *, file: str = "", with_lists: bool = False
 ) -> list[RawDocument]:
     """Parse all documents of a file; skip empty ones.
 
@@ -52,39 +52,43 @@ def load(
     Raises: PolicyInvalid with code ``policy.syntax`` (line and column in ``where``),
     ``policy.too_large``, ``policy.too_deep`` or ``policy.alias_bomb``.
     """
-    size = len(text)
+    size = len(source)
     if size > POLICY_FILE_BYTES_MAX:
         message = f"file has {size} bytes, more than {POLICY_FILE_BYTES_MAX}"
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
-    documents = _load_json(text, file)
+    documents = _load_json(source, file)
     if documents is None:
         # PERF: faster start of the CLI; the service imports this before it forks.
         from kyverno_mp.policy.reading.yaml_documents import parse_yaml
 
         documents = [
             RawDocument(
-                one.raw, file, one.number, one.line, duplicate_key=one.duplicate_key
+                document.raw,
+                file,
+                document.number,
+                document.line,
+                duplicate_key=document.duplicate_key,
             )
-            for one in parse_yaml(without_strays(text), file)
+            for document in parse_yaml(without_strays(source), file)
         ]
     if with_lists:
         return documents
     return [entry for document in documents for entry in _take_apart(document)]
 
 
-def without_strays(text: bytes | str) -> bytes | str:
+def without_strays(source: bytes | str) -> bytes | str:
     """Remove the text between a line ``...`` and the next ``---``.
 
     KYVERNO: a file is split at its ``---`` lines, and only the first document of each
     part is read; text after ``...`` is ignored. Line numbers do not change.
     """
-    data = text.encode() if isinstance(text, str) else text
+    data = source.encode() if isinstance(source, str) else source
     if _END.search(data) is None:
-        return text
+        return source
     parts, at = [], 0
     while (end := _END.search(data, at)) is not None:
-        found = _NEXT.search(data, end.start())
-        after = found.start() if found is not None else len(data)
+        next_start = _NEXT.search(data, end.start())
+        after = next_start.start() if next_start is not None else len(data)
         before = [match.end() for match in _NEXT.finditer(data, at, end.start())]
         if _has_content(data[before[-1] if before else at : end.start()]):
             parts.append(data[at : end.start()])
@@ -136,21 +140,21 @@ def _flat(raw: dict[str, Json], items: list[Json]) -> Iterator[tuple[int, Json]]
         kind = raw["kind"].removesuffix(_LIST)
         head = {"apiVersion": raw.get("apiVersion"), "kind": kind}
     for position, item in enumerate(items):
-        whole = {**head, **item} if head and type(item) is dict else item
-        inner = items_of(whole)
+        merged = {**head, **item} if head and type(item) is dict else item
+        inner = items_of(merged)
         if inner is None:
-            yield position, whole
+            yield position, merged
         else:
-            yield from ((position, one) for _, one in inner)
+            yield from ((position, document) for _, document in inner)
 
 
-def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
+def _load_json(source: bytes | str, file: str) -> list[RawDocument] | None:
     """Parse a file with one JSON object; return None if it must be parsed as YAML."""
-    start = text[:64].lstrip()
+    start = source[:64].lstrip()
     if start[:1] not in (b"{", "{"):
         return None
     try:
-        raw = msgspec.json.decode(text)
+        raw = msgspec.json.decode(source)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return [RawDocument(_whole_numbers(raw, file), file, 0, 1)]
@@ -163,13 +167,13 @@ def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
         below: list[Json] = []
         for holder in level:
             places = holder.items() if type(holder) is dict else enumerate(holder)
-            for place, value in places:
+            for pointer, value in places:
                 if type(value) is dict or type(value) is list:
                     below.append(value)
                 elif type(value) is float:
-                    holder[place] = yaml_scalar.whole(value)
+                    holder[pointer] = yaml_scalar.whole(value)
                 elif type(value) is int:
-                    holder[place] = yaml_scalar.in_range(value)
+                    holder[pointer] = yaml_scalar.in_range(value)
         if not below:
             return root
         level = below

@@ -43,11 +43,11 @@ class Walk:
         self.problems: list[Problem] = []
 
     def add(
-        self, code: str, path: str, reason: str, known: tuple[str, ...] = ()
+        self, code: str, path: str, reason: str, names: tuple[str, ...] = ()
     ) -> None:
-        """Record one problem; ``known``: the fields beside an unknown one."""
+        """Record one problem; ``names``: the fields beside an unknown one."""
         rule = self.rule_of(path)
-        self.problems.append(Problem(code, path, rule, reason, known=known))
+        self.problems.append(Problem(code, path, rule, reason, known=names))
 
 
 class Shape:
@@ -153,10 +153,12 @@ class _Record(Shape):
         self.required: tuple[str, ...] = ()
 
     def fill(
-        self, declared: tuple[inspect.Field, ...], known: dict[type, "_Record"]
+        self, declared: tuple[inspect.Field, ...], records: dict[type, "_Record"]
     ) -> None:
-        self.fields = {one.encode_name: _shape(one.type, known) for one in declared}
-        self.required = tuple(one.encode_name for one in declared if one.required)
+        self.fields = {
+            field.encode_name: _shape(field.type, records) for field in declared
+        }
+        self.required = tuple(field.encode_name for field in declared if field.required)
 
     def walk(self, value: Json, path: str, walk: Walk) -> Json:
         if type(value) is not dict:
@@ -166,8 +168,8 @@ class _Record(Shape):
         for key, entry in value.items():
             shape = self.fields.get(key)
             if shape is None or key in removed:
-                place, reason = _child(path, key), f'unknown field "{key}"'
-                walk.add("policy.unknown_field", place, reason, tuple(self.fields))
+                field_path, reason = _child(path, key), f'unknown field "{key}"'
+                walk.add("policy.unknown_field", field_path, reason, tuple(self.fields))
             elif entry is not None:
                 walked = shape.walk(entry, _child(path, key), walk)
                 if walked is not None:
@@ -182,10 +184,10 @@ def _child(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _wrong_type(value: Json, wanted: str, path: str, walk: Walk) -> Json:
+def _wrong_type(value: Json, expected: str, path: str, walk: Walk) -> Json:
     got = TYPE_NAMES.get(type(value), type(value).__name__)
-    article = "an" if wanted[0] in "aio" else "a"
-    walk.add("policy.wrong_type", path, f"must be {article} {wanted}, got {got}")
+    article = "an" if expected[0] in "aio" else "a"
+    walk.add("policy.wrong_type", path, f"must be {article} {expected}, got {got}")
     _unknown_below(value, path, walk)
     return None
 
@@ -194,8 +196,8 @@ def _unknown_below(value: Json, path: str, walk: Walk) -> None:
     """Report the fields of a misplaced object. K8S: all of them are unknown."""
     if type(value) is dict:
         for key in value:
-            place = _child(path, key)
-            walk.add("policy.unknown_field", place, f'unknown field "{key}"')
+            field_path = _child(path, key)
+            walk.add("policy.unknown_field", field_path, f'unknown field "{key}"')
     elif type(value) is list:
         for index, entry in enumerate(value):
             _unknown_below(entry, f"{path}[{index}]", walk)
@@ -204,17 +206,21 @@ def _unknown_below(value: Json, path: str, walk: Walk) -> None:
 _FREE = Shape()
 
 
-def _shape(declared: inspect.Type, known: dict[type, _Record]) -> Shape:
+def _shape(declared: inspect.Type, records: dict[type, _Record]) -> Shape:
     match declared:
         case inspect.StructType(cls=cls):
-            return _record(cls, known)
+            return _record(cls, records)
         case inspect.UnionType(types=types):
-            given = [one for one in types if not isinstance(one, inspect.NoneType)]
-            return _shape(given[0], known)
+            present_types = [
+                present_type
+                for present_type in types
+                if not isinstance(present_type, inspect.NoneType)
+            ]
+            return _shape(present_types[0], records)
         case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            return _List(_shape(item, known))
+            return _List(_shape(item, records))
         case inspect.DictType(value_type=item):
-            return _Map(_shape(item, known))
+            return _Map(_shape(item, records))
         case inspect.StrType(max_length=max_length):
             return _Text(max_length)
         case inspect.IntType(ge=minimum):
@@ -233,11 +239,11 @@ def shape_of(record: type[msgspec.Struct]) -> Shape:
     return _record(record, {})
 
 
-def _record(record: type, known: dict[type, _Record]) -> Shape:
-    shape = known.get(record)
+def _record(record: type, records: dict[type, _Record]) -> Shape:
+    shape = records.get(record)
     if shape is None:
-        shape = known[record] = _Record(record)
+        shape = records[record] = _Record(record)
         declared = inspect.type_info(record)
         assert isinstance(declared, inspect.StructType)
-        shape.fill(declared.fields, known)
+        shape.fill(declared.fields, records)
     return shape

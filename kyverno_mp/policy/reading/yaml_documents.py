@@ -46,9 +46,9 @@ class YamlDocument(NamedTuple):
     duplicate_key: str
 
 
-def parse_yaml(text: bytes | str, file: str) -> list[YamlDocument]:
+def parse_yaml(source: bytes | str, file: str) -> list[YamlDocument]:
     """Parse all documents; skip empty ones. Raises: PolicyInvalid, as ``load``."""
-    return _DocumentBuilder(text, file).documents()
+    return _DocumentBuilder(source, file).documents()
 
 
 class _Mark(Protocol):
@@ -96,8 +96,8 @@ class _DocumentBuilder:
     billions of nodes.
     """
 
-    def __init__(self, text: bytes | str, file: str) -> None:
-        self.text = text
+    def __init__(self, source: bytes | str, file: str) -> None:
+        self.text = source
         self.file = file
         self.nodes = 0
         self.anchors: dict[str, tuple[Json, int]] = {}
@@ -116,8 +116,8 @@ class _DocumentBuilder:
             reason = f"unacceptable character #x{error.character:02x}: {error.reason}"
             if error.character < 0:  # the bytes end within a character
                 reason = error.reason
-            where = self._after(error.position)
-            raise PolicyInvalid("policy.syntax", reason, where) from error
+            location = self._after(error.position)
+            raise PolicyInvalid("policy.syntax", reason, location) from error
         except (yaml.YAMLError, UnicodeError, ValueError) as error:
             raise self._syntax(str(error), None) from error
 
@@ -158,42 +158,42 @@ class _DocumentBuilder:
         self.anchors.pop(event.anchor, None)
 
     def _alias(self, event: _Event) -> None:
-        known = self.anchors.get(event.anchor)
-        if known is None:
+        anchored = self.anchors.get(event.anchor)
+        if anchored is None:
             message = f"unknown anchor '{event.anchor}' referenced"
-            if any(one.anchor == event.anchor for one in self.open):
+            if any(opened.anchor == event.anchor for opened in self.open):
                 message = f"anchor '{event.anchor}' value contains itself"
             raise self._syntax(message, event.start_mark)
-        value, size = known
+        value, size = anchored
         before = self.nodes
         self.nodes += size
         self._add(value, None, before, event)
 
     def _scalar(self, event: _Event) -> Json:
-        text: str = event.value
+        scalar: str = event.value
         tag = event.tag
         if event.implicit[0] and not event.style:
-            if text == _MERGE_KEY and self.open and self.open[-1].wants_key:
+            if scalar == _MERGE_KEY and self.open and self.open[-1].wants_key:
                 return _MERGE
-            return yaml_scalar.resolve(text)
+            return yaml_scalar.resolve(scalar)
         if tag in _PLAIN_TAGS:
             return self._tagged(event, tag.removeprefix(_PREFIX))
-        return self._binary(event) if tag == _BINARY else text
+        return self._binary(event) if tag == _BINARY else scalar
 
-    def _tagged(self, event: _Event, wanted: str) -> Json:
+    def _tagged(self, event: _Event, tag: str) -> Json:
         """Resolve a scalar that must have its tag's type; a float can be an int."""
-        text: str = event.value
-        kind = yaml_scalar.kind_of(text)
-        if kind != wanted and (kind, wanted) != ("int", "float"):
-            message = f"cannot decode !!{kind} `{text}` as a !!{wanted}"
+        scalar: str = event.value
+        kind = yaml_scalar.kind_of(scalar)
+        if kind != tag and (kind, tag) != ("int", "float"):
+            message = f"cannot decode !!{kind} `{scalar}` as a !!{tag}"
             raise self._syntax(message, event.start_mark)
-        return yaml_scalar.resolve(text)
+        return yaml_scalar.resolve(scalar)
 
     def _binary(self, event: _Event) -> str:
         """Decode Base64; replace bytes that are not UTF-8 like Go's JSON encoder."""
-        text = event.value.replace("\n", "").replace("\r", "")
+        encoded = event.value.replace("\n", "").replace("\r", "")
         try:
-            decoded = base64.b64decode(text, validate=True)
+            decoded = base64.b64decode(encoded, validate=True)
         except ValueError:
             message = "!!binary value contains invalid base64 data"
             raise self._syntax(message, event.start_mark) from None
@@ -205,8 +205,8 @@ class _DocumentBuilder:
         spend(_NODE_STEPS)
         if self.nodes > POLICY_FILE_NODES_MAX:
             message = f"aliases expand to more than {POLICY_FILE_NODES_MAX} nodes"
-            where = self._where(event.start_mark)
-            raise PolicyInvalid("policy.alias_bomb", message, where)
+            location = self._where(event.start_mark)
+            raise PolicyInvalid("policy.alias_bomb", message, location)
         if anchor is not None:
             self.anchors[anchor] = (value, self.nodes - before)
         if not self.open:
@@ -232,11 +232,11 @@ class _DocumentBuilder:
     def _key(self, key: Json, event: _Event) -> Json:
         if key is _MERGE:
             return key
-        text = yaml_scalar.key_text(key)
-        if text is None:
+        name = yaml_scalar.key_text(key)
+        if name is None:
             reason = f"unsupported map key of type {type(key).__name__}"
             raise self._syntax(reason, event.start_mark)
-        return text
+        return name
 
     def _merge(self, parent: _Open, value: Json, event: _Event) -> None:
         sources = value if type(value) is list else [value]
@@ -244,10 +244,10 @@ class _DocumentBuilder:
             if type(source) is not dict:
                 message = "map merge requires map or sequence of maps as the value"
                 raise self._syntax(message, event.start_mark)
-            for key, one in source.items():
+            for key, merged_value in source.items():
                 if key in parent.value:
                     self.duplicate_key = key
-                parent.value.setdefault(key, one)
+                parent.value.setdefault(key, merged_value)
 
     def _number(self, value: Json, event: _Event) -> Json:
         if type(value) is float and value - value != 0:
@@ -262,9 +262,9 @@ class _DocumentBuilder:
 
     def _after(self, offset: int) -> Where:
         """Return a byte's position, because libyaml has no mark for unread input."""
-        text = self.text if isinstance(self.text, bytes) else self.text.encode()
-        line_start = text.rfind(b"\n", 0, offset) + 1
-        line = text.count(b"\n", 0, offset) + 1
+        source = self.text if isinstance(self.text, bytes) else self.text.encode()
+        line_start = source.rfind(b"\n", 0, offset) + 1
+        line = source.count(b"\n", 0, offset) + 1
         return Where(file=self.file, line=line, column=offset - line_start + 1)
 
     def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
@@ -296,18 +296,18 @@ class _TemplateBuilder(_DocumentBuilder):
         if parent.merged is not None:
             self.duplicate_key = _MERGE_KEY
             return
-        duplicate, own = self.duplicate_key, set(parent.value)
+        duplicate, own_keys = self.duplicate_key, set(parent.value)
         super()._merge(parent, value, event)
         self.duplicate_key = duplicate
-        parent.merged = set(parent.value) - own
+        parent.merged = set(parent.value) - own_keys
 
     def _key(self, key: Json, event: _Event) -> Json:
         return key if type(key) is PlacedText else super()._key(key, event)
 
 
-def parse_template(text: str) -> list[YamlDocument]:
+def parse_template(source: str) -> list[YamlDocument]:
     """Parse the documents of a template; texts with ``((`` are PlacedTexts.
 
     Raises: PolicyInvalid, as ``load``.
     """
-    return _TemplateBuilder(text, "").documents()
+    return _TemplateBuilder(source, "").documents()

@@ -34,40 +34,40 @@ _DIGITS_MAX: Final = 400
 """Longer than any 64-bit number in any base, to limit the input of float()."""
 
 
-def resolve(text: str) -> Json:
+def resolve(scalar: str) -> Json:
     """Return the value of a plain scalar: a str unless it is a keyword or number.
 
     Whole floats become ints, because Kubernetes converts documents to JSON, where
     ``1e3`` is printed as ``1000`` and read as an integer. Timestamps stay strings.
     """
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[0] not in _NUMBER_START or len(text) > _DIGITS_MAX:
-        return text
-    if text[0] == ".":
+    if scalar in _WORDS:
+        return _WORDS[scalar]
+    if scalar[0] not in _NUMBER_START or len(scalar) > _DIGITS_MAX:
+        return scalar
+    if scalar[0] == ".":
         # GO: strconv.ParseFloat accepts underscores only between digits.
-        number = without_underscores(text)
+        number = without_underscores(scalar)
         is_number = number is not None and _GO_FLOAT.fullmatch(number)
-        return _float(number or "", text) if is_number else text
-    value = yaml_int(text)
+        return _float(number or "", scalar) if is_number else scalar
+    value = yaml_int(scalar)
     if value is not None:
         return in_range(value)
-    plain = text.replace("_", "")
-    return _float(plain, text) if _FLOAT.fullmatch(plain) else text
+    plain = scalar.replace("_", "")
+    return _float(plain, scalar) if _FLOAT.fullmatch(plain) else scalar
 
 
-def kind_of(text: str) -> str:
+def kind_of(scalar: str) -> str:
     """Return the tag that a plain scalar resolves to: null, bool, int, float or str."""
-    value = resolve(text)
+    value = resolve(scalar)
     if type(value) is not int:
         return _KINDS[type(value)]
-    return "float" if yaml_int(text) is None else "int"
+    return "float" if yaml_int(scalar) is None else "int"
 
 
-def _float(plain: str, text: str) -> Json:
+def _float(plain: str, scalar: str) -> Json:
     """Return the number, or the text if it exceeds a 64-bit float, as in Go."""
     value = float(plain)
-    return text if math.isinf(value) else whole(value)
+    return scalar if math.isinf(value) else whole(value)
 
 
 def in_range(value: int) -> Json:
@@ -100,11 +100,11 @@ def _short_float(value: float) -> str:
     if math.isnan(value) or math.isinf(value):
         return str(value)
     try:
-        wanted = struct.pack("f", value)
+        packed = struct.pack("f", value)
     except OverflowError:
         return "+Inf" if value > 0 else "-Inf"
     for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if struct.pack("f", float(text)) == wanted:
-            return text
+        candidate = f"{value:.{digits}g}"
+        if struct.pack("f", float(candidate)) == packed:
+            return candidate
     return f"{value:.9g}"

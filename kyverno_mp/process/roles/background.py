@@ -20,7 +20,7 @@ from kyverno_mp.process.roles.pool_data import PoolData
 from kyverno_mp.process.roles.pool_start import run_pool
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.queues.journal import RESULTS, Journal
-from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.results.records import reporting_of
 
 NAME: Final = "background"
 ACCOUNT: Final = "kyverno-background-controller"

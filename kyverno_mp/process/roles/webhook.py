@@ -8,7 +8,7 @@ from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
-from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.results.records import reporting_of
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.start import make_start

@@ -14,7 +14,6 @@ KYVERNO: only policies with the label reports.kyverno.io/enabled: "true" are rep
 import hashlib
 import itertools
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -45,8 +44,6 @@ _PLURALS: Final = {
 }
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1beta1", "v1alpha1")}
 """The supported versions, newest first."""
-_REFUSED: Final = re.compile(r"HTTP 403\b")
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _DIGEST_BYTES: Final = 16
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 Served = Callable[[str, str], Resource | None]
@@ -146,25 +143,23 @@ class _Kind:
     @property
     def is_known(self) -> bool:
         """Whether policies and bindings were listed or are not served."""
-        return all(
-            informer.synced or _NOT_SERVED.search(informer.last_error)
-            for informer in self.informers
-        )
+        return all(informer.synced or informer.is_absent for informer in self.informers)
 
     @property
     def is_refused(self) -> bool:
         """Whether the API server rejects the lists, perhaps permanently."""
-        return any(
-            not informer.synced and _REFUSED.search(informer.last_error)
-            for informer in self.informers
-        )
+        return any(informer.is_refused for informer in self.informers)
 
     def rules(self) -> list[ScannedRule]:
         """Return the policies to evaluate, with their bindings."""
         if not all(informer.synced for informer in self.informers):
             return []
-        bindings = sorted(self.bindings.snapshot().values(), key=lambda one: one.name)
-        policies = sorted(self.policies.snapshot().values(), key=lambda one: one.name)
+        bindings = sorted(
+            self.bindings.snapshot().values(), key=lambda binding: binding.name
+        )
+        policies = sorted(
+            self.policies.snapshot().values(), key=lambda policy: policy.name
+        )
         return [
             _rule(self.kind, policy, [b for b in bindings if b.policy == policy.name])
             for policy in policies
@@ -188,18 +183,21 @@ class AdmissionPolicies:
     def follow(self, served: Served) -> None:
         """Start to watch the kinds that the API server serves now."""
         for kind in self._wanted:
-            found = _served(kind, served)
-            known = self._kinds.get(kind)
-            if known is not None and (
-                found is None or found[0].version != known.version
+            served_resources = _served(kind, served)
+            followed = self._kinds.get(kind)
+            if followed is not None and (
+                served_resources is None
+                or served_resources[0].version != followed.version
             ):
                 _stop(self._kinds.pop(kind))
                 self._changed()
-                known = None
-            if known is None and found is not None:
-                made = _Kind(self._client, kind, *found, self._changed)
-                self._kinds[kind] = made
-                for informer in made.informers:
+                followed = None
+            if followed is None and served_resources is not None:
+                followed_kind = _Kind(
+                    self._client, kind, *served_resources, self._changed
+                )
+                self._kinds[kind] = followed_kind
+                for informer in followed_kind.informers:
                     informer.start()
 
     def stop(self) -> None:
@@ -240,15 +238,15 @@ class AdmissionPolicies:
         if self._read == now:
             return self._rules
         self._read = now
-        left = REPORTS_POLICIES_BYTES_MAX
+        free_bytes = REPORTS_POLICIES_BYTES_MAX
         rules: list[ScannedRule] = []
-        found = [rule for kind in self._kinds.values() for rule in kind.rules()]
-        for one in found:
-            left -= len(one.document)
-            if left < 0:
+        scanned_rules = [rule for kind in self._kinds.values() for rule in kind.rules()]
+        for scanned in scanned_rules:
+            free_bytes -= len(scanned.document)
+            if free_bytes < 0:
                 break
-            rules.append(one)
-        self.left_out = len(found) - len(rules)
+            rules.append(scanned)
+        self.left_out = len(scanned_rules) - len(rules)
         self._rules = tuple(rules)
         return self._rules
 
@@ -265,11 +263,11 @@ def _stop(kind: _Kind) -> None:
 def _wanted(settings: Settings) -> list[str]:
     if not settings.reports_scan:
         return []
-    asked = {
+    query = {
         VALIDATING: settings.reports_validating_admission_policies,
         MUTATING: settings.reports_mutating_admission_policies,
     }
-    return [kind for kind, is_on in asked.items() if is_on]
+    return [kind for kind, is_on in query.items() if is_on]
 
 
 def _served(kind: str, served: Served) -> tuple[Resource, Resource] | None:
@@ -285,8 +283,8 @@ def _document(
     raw: msgspec.Raw | bytes, api_version: str, kind: str, keeps: _Keeps
 ) -> _Document | None:
     """Keep the parts that affect results. ``keeps``: filters by labels."""
-    found = _RAW.decode(raw)
-    metadata = found.metadata
+    decoded = _RAW.decode(raw)
+    metadata = decoded.metadata
     if not keeps(metadata.labels or {}):
         return None
     annotations = {
@@ -294,13 +292,13 @@ def _document(
         for key, value in (metadata.annotations or {}).items()
         if key.startswith(_ANNOTATIONS)
     }
-    shown: Json = {
+    document: Json = {
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {"name": metadata.name, "annotations": annotations},
-        "spec": msgspec.json.decode(found.spec),
+        "spec": msgspec.json.decode(decoded.spec),
     }
-    spec = _SPEC.decode(found.spec)
+    spec = _SPEC.decode(decoded.spec)
     constraints = spec.match_constraints or _Constraints()
     named = tuple(
         Named(group, version, resource)
@@ -310,7 +308,7 @@ def _document(
         for resource in rule.resources
     )
     reference = Reference(api_version, kind, metadata.name, uid=metadata.uid)
-    content = _ENCODER.encode(shown)
+    content = _ENCODER.encode(document)
     return _Document(metadata.name, spec.policy_name, named, content, reference)
 
 

@@ -36,9 +36,9 @@ from kyverno_mp.program.ports import KindScopes, ObjectQuery, Objects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
 
@@ -100,18 +100,18 @@ class AdmissionRules:
         """
         only = self._only
         linked = [
-            one
-            for one in self._linked.values()
-            if one is not None and (only is None or one.key in only)
+            policy
+            for policy in self._linked.values()
+            if policy is not None and (only is None or policy.key in only)
         ]
         if not linked:
             return
-        asked = creation_of(request, resource)
-        for one in linked:
-            runtime.begin_policy(one, is_tenant=False)
-            found = self._guarded(one, asked, runtime)
-            if found is not None:
-                yield one.ir.policy, found
+        creation = creation_of(request, resource)
+        for policy in linked:
+            runtime.begin_policy(policy, is_tenant=False)
+            rule_result = self._guarded(policy, creation, runtime)
+            if rule_result is not None:
+                yield policy.ir.policy, rule_result
 
     def _guarded(
         self, linked: _Linked, request: Request, runtime: Runtime
@@ -151,17 +151,17 @@ class AdmissionRules:
         if linked.validation is not None:
             return linked.validation.evaluate(request, runtime, params)
         assert linked.mutation is not None
-        found = linked.mutation.apply(request, runtime, params)
-        if found.problems and found.result is None:
-            text = "; ".join(found.problems)
+        mutation = linked.mutation.apply(request, runtime, params)
+        if mutation.problems and mutation.result is None:
+            reason = "; ".join(mutation.problems)
             return RuleResult(
-                linked.ir.policy.name, result.MUTATION, result.ERROR, text
+                linked.ir.policy.name, result.MUTATION, result.ERROR, reason
             )
-        if found.result is None or found.result.status != result.PASS:
-            return found.result
-        is_applied = same(found.patched, request.object)
+        if mutation.result is None or mutation.result.status != result.PASS:
+            return mutation.result
+        is_applied = same(mutation.patched, request.object)
         return replace(
-            found.result,
+            mutation.result,
             status=result.PASS if is_applied else result.FAIL,
             message=_APPLIED if is_applied else _NOT_APPLIED,
         )

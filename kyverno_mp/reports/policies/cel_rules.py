@@ -40,7 +40,6 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
@@ -50,6 +49,7 @@ from kyverno_mp.reports.plan import (
     scanned_policy,
 )
 from kyverno_mp.reports.policies.admission_rules import creation_of
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.snapshot.cel_segments import ValidatingSegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -149,10 +149,12 @@ class CelRules(Generic[SegmentT, IrT]):
         if segment is not self._segment:
             self._take(segment)
         key = (resource.group, resource.version, resource.plural)
-        found = self._of.get(key)
-        if found is None:
-            found = self._of[key] = list(self._link(resource))
-        self._policies = [one for one in found if only is None or one.key in only]
+        policies = self._of.get(key)
+        if policies is None:
+            policies = self._of[key] = list(self._link(resource))
+        self._policies = [
+            policy for policy in policies if only is None or policy.key in only
+        ]
 
     def results(
         self, request: Request, resource: Resource, runtime: Runtime
@@ -162,37 +164,39 @@ class CelRules(Generic[SegmentT, IrT]):
         An error means that a policy cannot be evaluated now.
         """
         names = ("", request.namespace)
-        policies = [one for one in self._policies if one.ir.policy.namespace in names]
+        policies = [
+            policy for policy in self._policies if policy.ir.policy.namespace in names
+        ]
         if not policies:
             return
-        asked = creation_of(request, resource)
+        creation = creation_of(request, resource)
         faults: list[ExpressionFailed] = []
-        facts, problem = Facts(asked, runtime, self._ports, faults=faults), None
-        if any(one.reads_namespace for one in policies):
+        facts, problem = Facts(creation, runtime, self._ports, faults=faults), None
+        if any(policy.reads_namespace for policy in policies):
             try:
-                facts = facts._replace(namespace=self._namespace(asked, runtime))
+                facts = facts._replace(namespace=self._namespace(creation, runtime))
             except DependencyError as error:
                 problem = error
-        shared = Shared(asked)
+        shared = Shared(creation)
         for policy in policies:
             if problem is not None and policy.reads_namespace:
                 yield policy.ir, problem
                 continue
             runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
-            found = self._guarded(policy, facts, shared)
+            rule_result = self._guarded(policy, facts, shared)
             if faults:
                 self._log_failure(policy, faults[0], request.kind)
                 faults.clear()
-            if found is not None:
-                yield policy.ir, found
+            if rule_result is not None:
+                yield policy.ir, rule_result
 
     def _take(self, segment: SegmentT | None) -> None:
         """Take the policies of a generation. Raises: SnapshotUnusable."""
-        found: Iterable[IrT] = ()
+        records: Iterable[IrT] = ()
         if segment is not None:
-            found = self._scan.policies_of(segment, self._types)
+            records = self._scan.policies_of(segment, self._types)
         # PERF: each record is decoded once, not once for each resource.
-        self._scanned = [(scanned_policy(ir), ir) for ir in found]
+        self._scanned = [(scanned_policy(ir), ir) for ir in records]
         self._segment, self._linked, self._of = segment, {}, {}
         self._logged = set()
 
@@ -203,8 +207,8 @@ class CelRules(Generic[SegmentT, IrT]):
         key = policy.ir.policy.key
         if key not in self._logged:
             self._logged.add(key)
-            text = withheld(fault.code) if hides_values(kind) else fault.message
-            _log.warning("policy %s: an exception exempts nothing: %s", key, text)
+            reason = withheld(fault.code) if hides_values(kind) else fault.message
+            _log.warning("policy %s: an exception exempts nothing: %s", key, reason)
 
     def _link(self, resource: Resource) -> Iterator[_Linked[IrT]]:
         for rule, ir in self._scanned:
@@ -269,8 +273,8 @@ class CelRules(Generic[SegmentT, IrT]):
         objects = self._ports.namespaces
         if not request.namespace or objects is None:
             return None
-        found = objects.namespace(request.namespace, runtime.deadline_ns)
-        return None if found is None else {"spec": {}, "status": {}, **found}
+        namespace = objects.namespace(request.namespace, runtime.deadline_ns)
+        return None if namespace is None else {"spec": {}, "status": {}, **namespace}
 
 
 def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
@@ -278,8 +282,8 @@ def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
 
     KYVERNO: of several results, the first by rule name (controllers 6.5, 6.6).
     """
-    found = [one for one in results if one is not None]
-    return min(found, key=lambda one: one.rule, default=None)
+    applying = [rule_result for rule_result in results if rule_result is not None]
+    return min(applying, key=lambda rule_result: rule_result.rule, default=None)
 
 
 def _may_match(constraints: Iterable[ConstraintsIR | None], request: Request) -> bool:

@@ -21,7 +21,6 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import names_any
-from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import is_derived_rule
 from kyverno_mp.reports.plan import (
@@ -35,6 +34,7 @@ from kyverno_mp.reports.plan import (
     signature_of,
 )
 from kyverno_mp.reports.unscanned import is_disabled
+from kyverno_mp.results.entries import KYVERNO
 from kyverno_mp.snapshot.cel_segments import ImageSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
@@ -59,17 +59,19 @@ def image_plan_of(segment: PolicySegment, images: ImageSegment | None) -> Plan:
         if not is_scanned_rule(policy, rule):
             continue
         key = key_of_names((KYVERNO, policy.key, rule.name))
-        found = scanned_rule(policy, rule, key)
-        scanned.append(found)
-        references[KYVERNO, policy.key] = found.policy
+        image_rule = scanned_rule(policy, rule, key)
+        scanned.append(image_rule)
+        references[KYVERNO, policy.key] = image_rule.policy
         if is_derived_rule(policy, rule):
             derived.add(key)
     for ir in image_policies_of(images):
-        found = scanned_policy(ir)
-        scanned.append(found)
-        references[IMAGE_VALIDATING_POLICY.source, name_of(found.policy)] = found.policy
+        image_rule = scanned_policy(ir)
+        scanned.append(image_rule)
+        references[IMAGE_VALIDATING_POLICY.source, name_of(image_rule.policy)] = (
+            image_rule.policy
+        )
         if _is_derived(ir):
-            derived.add(found.key)
+            derived.add(image_rule.key)
     return Plan(
         generation=segment.generation,
         image_generation=0 if images is None else images.generation,
@@ -89,28 +91,32 @@ def with_images(plan: Plan, images: Plan) -> Plan:
 
 
 def _shared(plan: Plan, images: Plan) -> dict[tuple[str, str], SharedPolicy]:
-    main, others = _by_policy(plan), _by_policy(images)
+    main, image_rules = _by_policy(plan), _by_policy(images)
     return {
         key: SharedPolicy(
             tuple(rules),
-            tuple(others[key]),
-            frozenset(rule.key for rule in (*rules, *others[key])),
-            signature_of((*rules, *others[key])),
+            tuple(image_rules[key]),
+            frozenset(rule.key for rule in (*rules, *image_rules[key])),
+            signature_of((*rules, *image_rules[key])),
         )
         for key, rules in main.items()
-        if key in others
+        if key in image_rules
     }
 
 
 def _by_policy(plan: Plan) -> Mapping[tuple[str, str], list[ScannedRule]]:
     """Return the rules of ClusterPolicies and Policies."""
-    keys = {one: key for key, one in plan.references.items() if key[0] == KYVERNO}
-    found: dict[tuple[str, str], list[ScannedRule]] = {}
+    keys = {
+        reference: key
+        for key, reference in plan.references.items()
+        if key[0] == KYVERNO
+    }
+    by_policy: dict[tuple[str, str], list[ScannedRule]] = {}
     for rule in plan.rules:
         key = keys.get(rule.policy)
         if key is not None:
-            found.setdefault(key, []).append(rule)
-    return found
+            by_policy.setdefault(key, []).append(rule)
+    return by_policy
 
 
 def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:

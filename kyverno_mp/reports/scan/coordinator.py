@@ -25,7 +25,6 @@ from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
-from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
@@ -39,6 +38,7 @@ from kyverno_mp.reports.scan.handover import Handover
 from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Subject
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import DEFECTS
 from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
@@ -127,21 +127,26 @@ class Scan(ObjectScan):
             plan = with_images(plan, images)
         if not self._dependencies.settings.reports_store:
             plan = of_reviews(plan)
-        wanted = self._wanted(plan)
+        scanned = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
         # The plan is set first, because results are written according to it from now
         # on.
         self.plan = plan
-        self._follow(wanted, {})
+        self._follow(scanned, {})
         self.imaged.put(imaged)
-        taken = {key: one for key, one in wanted.items() if key in self.resources}
-        self._scanned = _scanned_keys(taken, imaged)
+        resources = {
+            key: resource for key, resource in scanned.items() if key in self.resources
+        }
+        self._scanned = _scanned_keys(resources, imaged)
         self._is_due = False
 
     def _wanted(self, plan: Plan) -> Wanted:
         """Return the resources of a lane, each with the rules that may match."""
-        found = self._kinds.of(plan.selectors, plan.named)
-        return {(one.group, one.plural): (one, plan.of(one)) for one in found}
+        resources = self._kinds.of(plan.selectors, plan.named)
+        return {
+            (resource.group, resource.plural): (resource, plan.of(resource))
+            for resource in resources
+        }
 
     def _is_waiting(self) -> bool:
         """Return whether the plan waits for admission policies.
@@ -175,12 +180,12 @@ class Scan(ObjectScan):
         settings = self._dependencies.settings
         if not settings.reports_scan:
             return frozenset()
-        return frozenset(one.strip() for one in settings.reports_of.split(","))
+        return frozenset(word.strip() for word in settings.reports_of.split(","))
 
     def _types(self) -> tuple[str, ...]:
         reported = self._reported()
         types = {VALIDATE: VALIDATE, MUTATE: MUTATING_POLICY.source}
-        return tuple(types[one] for one in types if one in reported)
+        return tuple(types[word] for word in types if word in reported)
 
     def _sweep(self) -> None:
         """Remove the rows of deleted rules, once for each plan.
@@ -198,10 +203,10 @@ class Scan(ObjectScan):
             self._prune(self._stored.items())
             self._swept, self._unswept = plan, unseen
         elif self._unswept:
-            seen = {key for key in self._unswept if self._stored.is_settled(key)}
-            found = [(key, self._stored.get(key)) for key in seen]
-            self._prune((key, one) for key, one in found if one is not None)
-            self._unswept -= seen
+            settled = {key for key in self._unswept if self._stored.is_settled(key)}
+            reports = [(key, self._stored.get(key)) for key in settled]
+            self._prune((key, report) for key, report in reports if report is not None)
+            self._unswept -= settled
 
     def _prune(self, reports: Iterable[tuple[Key, StoredReport]]) -> None:
         """Remove outdated rows. Raises: DependencyError, after trying all reports."""
@@ -223,8 +228,8 @@ class Scan(ObjectScan):
                 if report.left_out:
                     self._complete(group, report.kind, namespace)
 
-        def prune(one: tuple[Subject, Keys]) -> DependencyError | None:
-            subject, scanned = one
+        def prune(pruned: tuple[Subject, Keys]) -> DependencyError | None:
+            subject, scanned = pruned
             try:
                 self._writer.prune(subject, plan, scanned)
             except DependencyError as error:
@@ -256,7 +261,7 @@ class Scan(ObjectScan):
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
     """Return the rules of the given lanes, by the group and kind that they scan."""
     scanned_keys: dict[tuple[str, str], Keys] = {}
-    for resource, rules in (one for lane in lanes for one in lane.values()):
+    for resource, rules in (scanned for lane in lanes for scanned in lane.values()):
         kind = resource.group, resource.kind
         scanned_keys[kind] = scanned_keys.get(kind, frozenset()) | {
             rule.key for rule in rules

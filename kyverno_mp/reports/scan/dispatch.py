@@ -43,7 +43,7 @@ _LAGGING: Final = Evaluated(
 )
 
 
-COUNTED: Final = {one.name: one for one in (IMAGE_CACHE, REGISTRY_CALLS)}
+COUNTED: Final = {family.name: family for family in (IMAGE_CACHE, REGISTRY_CALLS)}
 """The counters of evaluators, which have no metrics page."""
 
 
@@ -128,21 +128,21 @@ class Dispatch:
         current = [item for item in items if item.is_current]
         if not current:
             return
-        asked, taken_s = self._plan(), self._clock_s()
+        plan_before, taken_s = self._plan(), self._clock_s()
         try:
-            answer = self._ask(current, asked)
+            answer = self._ask(current, plan_before)
         except StateError as error:
             self._give_up(current, error)
             return
         self._count(answer)
-        is_behind = answer.generation < asked.generation or (
-            0 < answer.image_generation < asked.image_generation
+        is_behind = answer.generation < plan_before.generation or (
+            0 < answer.image_generation < plan_before.image_generation
         )
-        is_ahead = _is_ahead(answer, asked)
+        is_ahead = _is_ahead(answer, plan_before)
         times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
-            found = _LAGGING if is_behind else evaluated
-            self._take(item, found, asked, times, is_ahead=is_ahead)
+            result = _LAGGING if is_behind else evaluated
+            self._take(item, result, plan_before, times, is_ahead=is_ahead)
 
     def _ask(self, items: list[Item], plan: Plan) -> Answer:
         """Return the answer to a batch. Raises: StateError when it kills evaluators."""
@@ -181,7 +181,7 @@ class Dispatch:
         self,
         item: Item,
         evaluated: Evaluated,
-        asked: Plan,
+        plan_before: Plan,
         times: _Times,
         *,
         is_ahead: bool,
@@ -203,7 +203,9 @@ class Dispatch:
 
             def still_counts() -> bool:
                 now = self._plan()
-                agrees = now is asked or _agree(now, asked, item.source.resource)
+                agrees = now is plan_before or _agree(
+                    now, plan_before, item.source.resource
+                )
                 # The signature does not cover the rules of these rows.
                 live = now is plan or all(key_of(row) in now.live for row in reviewed)
                 is_newest = item.is_current and not self._feed.is_overtaken(item)
@@ -213,10 +215,10 @@ class Dispatch:
                 evaluated, plan, item.only, still_counts, reviewed, self._plan
             )
             try:
-                found = self._writer.apply(item.subject, evaluation)
+                applied = self._writer.apply(item.subject, evaluation)
                 settle(item, is_written=True)
-                is_written = found.outcome not in (SAME, FOREIGN)
-                self._outcomes.found(item, found, evaluated, plan)
+                is_written = applied.outcome not in (SAME, FOREIGN)
+                self._outcomes.found(item, applied, evaluated, plan)
             except LeaseLost:
                 return
             except (DependencyError, StateError, *UNDECODABLE) as error:
@@ -249,9 +251,9 @@ class Dispatch:
             self._metrics.observe(REPORTS_STAGES, labels, max(0.0, end_s - start_s))
 
 
-def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
+def _agree(plan: Plan, plan_before: Plan, resource: Resource) -> bool:
     """Return whether results for one plan may be written according to another."""
-    return signature_of(plan.of(resource)) == signature_of(asked.of(resource))
+    return signature_of(plan.of(resource)) == signature_of(plan_before.of(resource))
 
 
 def _is_ahead(answer: Answer, plan: Plan) -> bool:

@@ -62,7 +62,7 @@ class Scanned:
         """Return the namespaces to list, and the rules to evaluate for each."""
         if EVERYWHERE in self.due and self.due[EVERYWHERE] is None:
             return [(EVERYWHERE, None)]
-        return sorted(self.due.items(), key=lambda one: one[0])
+        return sorted(self.due.items(), key=lambda entry: entry[0])
 
     def listed(self, namespace: str) -> None:
         """Record that a list is complete."""
@@ -87,19 +87,24 @@ class Scanned:
         """
         before, self._known = self._known, known_of(rules)
         self.reads_labels = any(rule.reads_labels for rule in rules)
-        self.reads_data = any(one.reads_data for one in rules)
+        self.reads_data = any(rule.reads_data for rule in rules)
         return changed_keys(before, self._known)
 
 
 def known_of(rules: Iterable[ScannedRule]) -> Known:
     """Return the digests that show whether the rules of a resource have changed."""
-    of: dict[tuple[str, str, str], list[ScannedRule]] = {}
+    rules_of: dict[tuple[str, str, str], list[ScannedRule]] = {}
     for rule in rules:
         policy = rule.policy
-        of.setdefault((policy.kind, policy.namespace, policy.name), []).append(rule)
+        rules_of.setdefault((policy.kind, policy.namespace, policy.name), []).append(
+            rule
+        )
     return {
-        policy: (signature_of(found), frozenset(one.key for one in found))
-        for policy, found in of.items()
+        policy: (
+            signature_of(policy_rules),
+            frozenset(rule.key for rule in policy_rules),
+        )
+        for policy, policy_rules in rules_of.items()
     }
 
 
@@ -112,5 +117,5 @@ def _changed(before: Known, after: Known) -> Iterator[bytes]:
     """Yield the old and new keys of policies that differ."""
     for policy in before.keys() | after.keys():
         if before.get(policy) != after.get(policy):
-            for known in (before, after):
-                yield from known.get(policy, (b"", _NONE))[1]
+            for versions in (before, after):
+                yield from versions.get(policy, (b"", _NONE))[1]

@@ -108,8 +108,8 @@ class BatchEvaluator:
             if in_cel < batch.cel_generation:
                 return none_of(batch, segment.generation, BEHIND)
             mutating = self._mutating_policies()
-            known = 0 if mutating is None else mutating.generation
-            if known < batch.mutating_generation:
+            generation = 0 if mutating is None else mutating.generation
+            if generation < batch.mutating_generation:
                 return none_of(batch, segment.generation, BEHIND)
             only = None if batch.only is None else frozenset(batch.only)
             self._cel.begin(cel, resource, only)
@@ -126,24 +126,24 @@ class BatchEvaluator:
             _log.exception("the policies for %s cannot be linked", resource.name)
             return none_of(batch, segment.generation, DEFECT)
         passed = BatchTime(self._engine.now_ns)
-        found = tuple(
+        results = tuple(
             self._evaluate(resource, policies, raw, passed) for raw in batch.objects
         )
         return Answer(
             segment.generation,
-            found,
+            results,
             cel_generation=in_cel,
-            mutating_generation=known,
+            mutating_generation=generation,
         )
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource
     ) -> list[ScannedPolicy]:
         key = (resource.group, resource.version, resource.kind)
-        found = self._linked.get(key)
-        if found is None:
-            found = self._linked[key] = list(link(segment, resource, self._types))
-        return found
+        linked = self._linked.get(key)
+        if linked is None:
+            linked = self._linked[key] = list(link(segment, resource, self._types))
+        return linked
 
     def _evaluate(
         self,
@@ -184,20 +184,22 @@ class BatchEvaluator:
             except (DependencyError, SnapshotUnusable) as error:
                 names = [rule.name for rule in policy.rules]
                 found_rows.wait(policy.ir, names, error)
-        for ir, one in self._admission.results(request, resource, context.runtime):
-            if isinstance(one, RuleResult):
-                found_rows.add(ir, [one])
+        for ir, rule_result in self._admission.results(
+            request, resource, context.runtime
+        ):
+            if isinstance(rule_result, RuleResult):
+                found_rows.add(ir, [rule_result])
             else:
-                found_rows.wait(ir, [ir.name], one)
+                found_rows.wait(ir, [ir.name], rule_result)
         in_cel: Iterable[tuple[AnyScanned, RuleResult | Error]] = chain(
             self._cel.results(request, resource, context.runtime),
             self._mutating.results(request, resource, context.runtime),
         )
-        for compiled, one in in_cel:
-            if isinstance(one, RuleResult):
-                found_rows.add(compiled.policy, [one])
+        for compiled, rule_result in in_cel:
+            if isinstance(rule_result, RuleResult):
+                found_rows.add(compiled.policy, [rule_result])
             else:
-                found_rows.wait(compiled.policy, [""], one)
+                found_rows.wait(compiled.policy, [""], rule_result)
         found_rows.is_outage = self._reads.has_failed
         return found_rows.evaluated()
 

@@ -27,11 +27,11 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import ROW, Row, Subject
 from kyverno_mp.reports.feed import Item
 from kyverno_mp.reports.fingerprints import KEY_BYTES, each_fingerprint, result_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.writer import Applied
+from kyverno_mp.results.entries import ROW, Row, Subject
 from kyverno_mp.telemetry.families import REPORTS_EVENTS_DROPPED
 
 CONTROLLER: Final = "kyverno-scan"
@@ -112,25 +112,27 @@ class ScanEvents:
         The decision includes the rows of the other lane, once that lane has evaluated
         the same object, and rows that only reviews produce.
         """
-        rows = [ROW.decode(one) for one in evaluated.rows]
+        rows = [ROW.decode(raw) for raw in evaluated.rows]
         changed = dict.fromkeys(_policy_of(rows[at]) for at in applied.changed)
-        other = {_policy_of(row) for row in rows if row.result != "pass"}
-        other |= _unpassed(applied.after, plan)
+        failing = {_policy_of(row) for row in rows if row.result != "pass"}
+        failing |= _unpassed(applied.after, plan)
         open_ = _policies_of(evaluated.waiting, plan)
         shared = {
-            key: one
-            for key, one in plan.shared.items()
-            if one.is_shared_for(item.source.resource)
+            key: joint
+            for key, joint in plan.shared.items()
+            if joint.is_shared_for(item.source.resource)
         }
         for key in changed:
-            if key not in other | open_ and key not in shared:
+            if key not in failing | open_ and key not in shared:
                 yield from _reference(key, plan)
-        for key, one in shared.items():
-            if item.only is None or one.keys & item.only:
-                version = b"" if key in open_ else item.digest + one.signature
-                verdict = _Verdict(version, key not in other)
-                place = (item.uid, *key)
-                if self._joint.add(place, lane, verdict, is_changed=key in changed):
+        for key, joint in shared.items():
+            if item.only is None or joint.keys & item.only:
+                version = b"" if key in open_ else item.digest + joint.signature
+                verdict = _Verdict(version, key not in failing)
+                policy_of_object = (item.uid, *key)
+                if self._joint.add(
+                    policy_of_object, lane, verdict, is_changed=key in changed
+                ):
                     yield from _reference(key, plan)
 
     def _submit(self, infos: Iterable[EventInfo]) -> None:
@@ -141,11 +143,11 @@ class ScanEvents:
         """Take an Event from a rule's budget; count and return False if it is spent."""
         now_s = self._monotonic_s()
         with self._lock:
-            left, at_s = self._budgets.pop(key, _Budget(REPORTS_EVENTS_BURST, now_s))
-            left += max(0.0, now_s - at_s) * REPORTS_EVENTS_PER_S
-            left = min(left, float(REPORTS_EVENTS_BURST))
-            has_one = left >= 1
-            self._budgets[key] = _Budget(left - has_one, now_s)
+            budget, at_s = self._budgets.pop(key, _Budget(REPORTS_EVENTS_BURST, now_s))
+            budget += max(0.0, now_s - at_s) * REPORTS_EVENTS_PER_S
+            budget = min(budget, float(REPORTS_EVENTS_BURST))
+            has_one = budget >= 1
+            self._budgets[key] = _Budget(budget - has_one, now_s)
             if len(self._budgets) > REPORTS_EVENTS_RULES_MAX:
                 self._budgets.popitem(last=False)
         if not has_one:
@@ -187,16 +189,18 @@ class _JointVerdicts:
             joint.is_changed |= is_changed
             self._known[key] = joint
             if len(self._known) > REPORTS_EVENTS_OBJECTS_MAX:
-                _, gone = self._known.popitem(last=False)
-                if gone.is_changed:
+                _, dropped = self._known.popitem(last=False)
+                if dropped.is_changed:
                     self._on_drop()
             if len(joint.lanes) < _LANES or not verdict.version:
                 return False
-            found = joint.lanes.values()
-            if any(one.version != verdict.version for one in found):
+            verdicts = joint.lanes.values()
+            if any(
+                lane_verdict.version != verdict.version for lane_verdict in verdicts
+            ):
                 return False
             is_changed, joint.is_changed = joint.is_changed, False
-            return is_changed and all(one.passed for one in found)
+            return is_changed and all(lane_verdict.passed for lane_verdict in verdicts)
 
 
 def _policy_of(row: Row) -> _Policy:
@@ -215,16 +219,20 @@ def _unpassed(after: bytes, plan: Plan) -> set[_Policy]:
     Rows of policies that both lanes scan may be outdated, because the lanes write at
     the same time.
     """
-    joint = frozenset().union(*(one.keys for one in plan.shared.values()))
-    found = (one for one in each_fingerprint(after) if result_of(one) != "pass")
-    keys = (one[:KEY_BYTES] for one in found)
+    joint = frozenset().union(*(joint.keys for joint in plan.shared.values()))
+    unpassed = (
+        fingerprint
+        for fingerprint in each_fingerprint(after)
+        if result_of(fingerprint) != "pass"
+    )
+    keys = (fingerprint[:KEY_BYTES] for fingerprint in unpassed)
     return _policies_of((key for key in keys if key not in joint), plan)
 
 
 def _policies_of(keys: Iterable[bytes], plan: Plan) -> set[_Policy]:
     """Return the policies of rules. A CEL policy has one row, which needs no place."""
-    found = (plan.places.get(key) for key in keys)
-    return {(place[2], place[0]) for place in found if place is not None}
+    policies = (plan.places.get(key) for key in keys)
+    return {(policy[2], policy[0]) for policy in policies if policy is not None}
 
 
 def _infos(

@@ -18,18 +18,18 @@ from kyverno_mp.limits import REPORT_MESSAGE_CHARACTERS_MAX
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import (
-    KYVERNO,
-    Row,
-    merge_key_of,
-    place_of,
-    public_row_of,
-)
 from kyverno_mp.reports.fingerprints import (
     fingerprint_of,
     key_of,
     key_of_names,
     plain_row,
+)
+from kyverno_mp.results.entries import (
+    KYVERNO,
+    Row,
+    merge_key_of,
+    place_of,
+    public_row_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class FoundRows:
         """Return all results."""
         rows = sorted(self._rows)
         return Evaluated(
-            b"".join(one for _, _, one in rows),
+            b"".join(fingerprint for _, _, fingerprint in rows),
             tuple(plain for _, plain, _ in rows),
             self._problem,
             tuple(self._exceptions),

@@ -27,26 +27,26 @@ class Handover:
         self._changed: dict[ResourceId, Keys] = {}
         """Keys of rules that changed since the last ``take``."""
 
-    def put(self, wanted: Wanted) -> None:
+    def put(self, resources: Wanted) -> None:
         """Replace the resources with those of a newer plan."""
-        known = {key: known_of(rules) for key, (_, rules) in wanted.items()}
+        versions = {key: known_of(rules) for key, (_, rules) in resources.items()}
         with self._lock:
-            for key, after in known.items():
+            for key, after in versions.items():
                 # If a resource was not scanned for a while, its rows were removed.
                 changed = changed_keys(self._known.get(key, {}), after)
                 changed |= self._changed.get(key, frozenset())
                 # The image lane notices removed rules itself.
                 in_force = frozenset().union(*(keys for _, keys in after.values()))
                 self._changed[key] = changed & in_force
-            for key in self._changed.keys() - known.keys():
+            for key in self._changed.keys() - versions.keys():
                 del self._changed[key]
-            self._wanted, self._known = wanted, known
+            self._wanted, self._known = resources, versions
 
     def take(self) -> tuple[Wanted, Mapping[ResourceId, Keys]] | None:
         """Return the resources and the changed rules, or None if nothing is new."""
         with self._lock:
             if self._wanted is None:
                 return None
-            taken = self._wanted, self._changed
+            handed_over = self._wanted, self._changed
             self._wanted, self._changed = None, {}
-        return taken
+        return handed_over

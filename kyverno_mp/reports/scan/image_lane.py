@@ -58,6 +58,6 @@ class ImageScan(ObjectScan):
         )
 
     def _follow_main(self) -> None:
-        taken = self._main.imaged.take()
-        if taken is not None:
-            self._follow(*taken)
+        handed_over = self._main.imaged.take()
+        if handed_over is not None:
+            self._follow(*handed_over)

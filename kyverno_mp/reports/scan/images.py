@@ -80,7 +80,7 @@ class ImageEvaluator:
         self._image_policies = image_policies
         self._engine = engine
         self._begin = begin
-        self._statuses = frozenset(STATUSES.get(one, one) for one in results)
+        self._statuses = frozenset(STATUSES.get(word, word) for word in results)
         self._is_excluded = is_excluded
         self._counts = counts
         data = engine.cluster_data
@@ -116,8 +116,8 @@ class ImageEvaluator:
         )
         try:
             images = self._image_policies()
-            known = 0 if images is None else images.generation
-            if known < batch.image_generation:
+            generation = 0 if images is None else images.generation
+            if generation < batch.image_generation:
                 return none_of(batch, segment.generation, BEHIND)
             self._cel.begin(images, resource)
             policies = self._policies_of(segment, resource)
@@ -126,17 +126,19 @@ class ImageEvaluator:
         except Exception:  # noqa: BLE001 - the batches of other kinds have results
             _log.exception("the policies for %s cannot be linked", resource.name)
             return none_of(batch, segment.generation, DEFECT)
-        found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
-        return Answer(segment.generation, found, known, tuple(self._counts()))
+        results = tuple(
+            self._evaluate(resource, policies, raw) for raw in batch.objects
+        )
+        return Answer(segment.generation, results, generation, tuple(self._counts()))
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource
     ) -> list[ScannedImages]:
         key = (resource.group, resource.version, resource.kind)
-        found = self._linked.get(key)
-        if found is None:
-            found = self._linked[key] = list(link_images(segment, resource))
-        return found
+        linked = self._linked.get(key)
+        if linked is None:
+            linked = self._linked[key] = list(link_images(segment, resource))
+        return linked
 
     def _evaluate(
         self, resource: Resource, policies: list[ScannedImages], raw: bytes
@@ -182,16 +184,16 @@ class ImageEvaluator:
         self._noted = Noted()
         runtime = self._engine.open(request, deadline_ns).runtime
         answers = []
-        for compiled, one in self._cel.results(request, resource, runtime):
-            answers.append((compiled.policy, one, self._noted.problem))
+        for compiled, rule_result in self._cel.results(request, resource, runtime):
+            answers.append((compiled.policy, rule_result, self._noted.problem))
             self._noted.problem = ""
         self._images.settle()
-        for ir, one, self._noted.problem in answers:
-            if isinstance(one, RuleResult):
-                found_rows.add(ir, [self._shown(one)])
+        for ir, rule_result, self._noted.problem in answers:
+            if isinstance(rule_result, RuleResult):
+                found_rows.add(ir, [self._shown(rule_result)])
                 found_rows.is_outage = found_rows.is_outage or bool(self._noted.problem)
             else:
-                found_rows.wait(ir, [""], one)
+                found_rows.wait(ir, [""], rule_result)
         return found_rows.evaluated()
 
     def _results(
@@ -208,9 +210,9 @@ class ImageEvaluator:
         if policy.failure is not None:
             return policy.not_evaluated(request, policy.failure)
         if images is None:
-            text = "registries are not read here"
+            reason = "registries are not read here"
             return policy.not_evaluated(
-                request, RegistryUnavailable("registry.none", text)
+                request, RegistryUnavailable("registry.none", reason)
             )
         try:
             context = self._engine.open(request, deadline_ns)
@@ -254,5 +256,5 @@ class ImageEvaluator:
         problem = self._noted.problem
         if rule_result.status != result.FAIL or not problem:
             return rule_result
-        text = cut(f"the images could not be verified: {problem}")
-        return replace(rule_result, status=result.ERROR, message=text)
+        message = cut(f"the images could not be verified: {problem}")
+        return replace(rule_result, status=result.ERROR, message=message)

@@ -8,7 +8,6 @@ Source: docs/pools.md 4.
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -95,14 +94,14 @@ class Lane:
         )
         works = [("scan", self._scan), ("retry", self._feed_retries)]
         works += [(str(number), self._dispatch) for number in range(threads)]
-        self._threads = [
+        self.threads = [
             threading.Thread(target=work, name=f"{name}-{part}", daemon=True)
             for part, work in works
         ]
 
     def start(self) -> None:
         """Start all threads."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def stop(self) -> None:
@@ -112,18 +111,13 @@ class Lane:
         self.retries.shut_down(drain=False)
         self.scan.stop()
 
-    def join(self, end_s: float) -> None:
-        """Wait for the threads until ``end_s`` at most."""
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
-
     def failed(self, item: Item) -> None:
         """Feed an object again after a back-off."""
         key = _failed(item)
         since = self._outdated.get(key)
         if since is not None or len(self._outdated) < REPORTS_RETRIES_MAX:
-            found = (item.since_s, item.is_change)
-            self._outdated[key] = found if since is None else min(since, found)
+            since_now = (item.since_s, item.is_change)
+            self._outdated[key] = since_now if since is None else min(since, since_now)
         dropped = self.retries.dropped
         self.retries.retry(key)
         if self.retries.dropped != dropped:
@@ -140,8 +134,8 @@ class Lane:
         """Reset an object's back-off; observe how long its report was outdated."""
         key = _failed(item)
         self.retries.forget(key)
-        found = (item.since_s, item.is_change)
-        since_s, is_change = min(found, self._outdated.pop(key, found))
+        since_now = (item.since_s, item.is_change)
+        since_s, is_change = min(since_now, self._outdated.pop(key, since_now))
         if is_written and self._is_observed:
             cause = "object" if is_change else "scan"
             age_s = self._dependencies.clock.monotonic_s() - since_s
@@ -168,17 +162,17 @@ class Lane:
 
     def _read(self, key: "_Failed") -> None:
         """Read and feed an object, unless it is gone. Raises: DependencyError."""
-        one = self.scan.resources.get((key.group, key.plural))
-        if one is None:
+        scanned = self.scan.resources.get((key.group, key.plural))
+        if scanned is None:
             self._forget(key)
             return
-        path = one.resource.object((key.namespace, key.name))
+        path = scanned.resource.object((key.namespace, key.name))
         try:
             raw = self._dependencies.client.call(Call(method="GET", path=path))
         except KubeNotFound:
             self._forget(key)
             return
-        one.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
+        scanned.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
 
     def _forget(self, key: "_Failed") -> None:
         """Release the memory of an object that is not retried."""

@@ -22,11 +22,11 @@ from kyverno_mp.program.images.verification import link_image_rules
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
-from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import names
 from kyverno_mp.reports.plan import is_scanned
 from kyverno_mp.reports.policies.images import is_scanned_rule
+from kyverno_mp.results.entries import merge_key_of
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ def _named(
             for number in range(segment.rules_of(position))
             if any(
                 names(kind, resource)
-                for one in segment.rule_head(position, number).match.filters
-                for kind in one.kinds
+                for filter_ir in segment.rule_head(position, number).match.filters
+                for kind in filter_ir.kinds
             )
         ]
         if rules:
@@ -128,9 +128,9 @@ def _linked(policy: PolicyIR, rules: tuple[RuleIR, ...]) -> ScannedPolicy:
         _log.exception("policy %s cannot be linked", policy.key)
         tests = tuple(_test(policy, rule) for rule in rules)
         return ScannedPolicy(policy, rules, tests, failure=error)
-    found = tuple(one.ir for one in linked.rules)
+    rule_irs = tuple(rule.ir for rule in linked.rules)
     return ScannedPolicy(
-        policy, found, tuple(one.matches for one in linked.rules), linked
+        policy, rule_irs, tuple(rule.matches for rule in linked.rules), linked
     )
 
 

@@ -51,15 +51,19 @@ class NotedReview:
         """Return the digest of an image. Raises: see ReviewedImages."""
         return self._noted.call(lambda: self._images.digest(image, access, deadline_ns))
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor signed. Raises: see ReviewedImages."""
-        return self._noted.call(lambda: self._images.verify(asked, deadline_ns))
+        return self._noted.call(
+            lambda: self._images.verify(signature_query, deadline_ns)
+        )
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements. Raises: see ReviewedImages."""
-        return self._noted.call(lambda: self._images.statements(asked, deadline_ns))
+        return self._noted.call(
+            lambda: self._images.statements(signature_query, deadline_ns)
+        )
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Run the parts concurrently. Raises: the errors of the parts."""
@@ -73,42 +77,50 @@ class NotedPolicyImages:
         self._images = images
         self._noted = noted
 
-    def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
+    def data(self, image_query: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return manifest and configuration. Raises: see PolicyImages."""
-        return self._noted.call(lambda: self._images.data(asked, deadline_ns))
+        return self._noted.call(lambda: self._images.data(image_query, deadline_ns))
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Run the parts concurrently. Raises: the errors of the parts."""
         self._images.at_once(parts, deadline_ns)
 
     def verify(
-        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+        self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:
         """Require a signature. Raises: see PolicyImages."""
-        self._noted.call(lambda: self._images.verify(asked, attestor, deadline_ns))
+        self._noted.call(
+            lambda: self._images.verify(image_query, attestor, deadline_ns)
+        )
 
     def statements(
-        self, asked: ImageQuery, attestor: CosignQuery, kind: str, deadline_ns: int
+        self,
+        image_query: ImageQuery,
+        attestor: CosignQuery,
+        kind: str,
+        deadline_ns: int,
     ) -> Sequence[tuple[str, Json]]:
         """Return the attestor's statements. Raises: see PolicyImages."""
         return self._noted.call(
-            lambda: self._images.statements(asked, attestor, kind, deadline_ns)
+            lambda: self._images.statements(image_query, attestor, kind, deadline_ns)
         )
 
     def referrer(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: NotaryQuery,
         artifact_type: str,
         deadline_ns: int,
     ) -> str:
         """Return the digest of a signed artefact. Raises: see PolicyImages."""
         return self._noted.call(
-            lambda: self._images.referrer(asked, attestor, artifact_type, deadline_ns)
+            lambda: self._images.referrer(
+                image_query, attestor, artifact_type, deadline_ns
+            )
         )
 
-    def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
+    def document(self, image_query: ImageQuery, digest: str, deadline_ns: int) -> Json:
         """Return the JSON document in an artefact. Raises: see PolicyImages."""
         return self._noted.call(
-            lambda: self._images.document(asked, digest, deadline_ns)
+            lambda: self._images.document(image_query, digest, deadline_ns)
         )

@@ -39,14 +39,16 @@ class NotedReads:
         would be evaluated again every few minutes.
         """
         maps, calls, cel = data.config_maps, data.api_calls, data.cel
-        resources, own = cel.resources, cel.own_resources
+        resources, own_resources = cel.resources, cel.own_resources
         return replace(
             data,
             config_maps=None if maps is None else _ConfigMaps(maps, self),
             api_calls=None if calls is None else _ApiCalls(calls, self),
             cel=cel._replace(
                 resources=None if resources is None else _Resources(resources, self),
-                own_resources=None if own is None else _Resources(own, self),
+                own_resources=None
+                if own_resources is None
+                else _Resources(own_resources, self),
             ),
         )
 
@@ -56,8 +58,8 @@ class NotedReads:
             return read()
         except Error as error:
             cause = error.__cause__
-            found = cause if isinstance(cause, Error) else error
-            if isinstance(found, KubeUnavailable) and not is_failed_webhook(found):
+            failure = cause if isinstance(cause, Error) else error
+            if isinstance(failure, KubeUnavailable) and not is_failed_webhook(failure):
                 self.has_failed = True
             raise
 
@@ -89,10 +91,10 @@ class _Resources:
         self._noted = noted
 
     def get(
-        self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
+        self, api_version: str, plural: str, key: tuple[str, str], deadline_ns: int
     ) -> Json | None:
         read = self._port.get
-        return self._noted.call(lambda: read(api_version, plural, place, deadline_ns))
+        return self._noted.call(lambda: read(api_version, plural, key, deadline_ns))
 
     def list(
         self,
@@ -102,8 +104,10 @@ class _Resources:
         labels: dict[str, str],
         deadline_ns: int,
     ) -> Json:
-        where = api_version, plural, namespace
-        return self._noted.call(lambda: self._port.list(*where, labels, deadline_ns))
+        collection = api_version, plural, namespace
+        return self._noted.call(
+            lambda: self._port.list(*collection, labels, deadline_ns)
+        )
 
     def post(
         self,
@@ -113,8 +117,8 @@ class _Resources:
         body: Json,
         deadline_ns: int,
     ) -> Json:
-        where = api_version, plural, namespace
-        return self._noted.call(lambda: self._port.post(*where, body, deadline_ns))
+        collection = api_version, plural, namespace
+        return self._noted.call(lambda: self._port.post(*collection, body, deadline_ns))
 
     def plural(self, api_version: str, kind: str) -> str:
         return self._port.plural(api_version, kind)

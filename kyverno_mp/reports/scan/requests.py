@@ -51,8 +51,8 @@ class Requests:
             return dict(metadata.get("labels") or {}), True
         if not namespace or self._namespaces is None:
             return {}, True
-        found = self._namespaces.labels(namespace)
-        return dict(found or {}), found is not None
+        labels = self._namespaces.labels(namespace)
+        return dict(labels or {}), labels is not None
 
 
 def exclusions_of(

@@ -86,17 +86,17 @@ class ObjectScan:
         """Return whether a report has all rows, except those of changed rules."""
         return False
 
-    def _follow(self, wanted: Wanted, changed: Mapping[ResourceId, Keys]) -> None:
+    def _follow(self, resources: Wanted, changed: Mapping[ResourceId, Keys]) -> None:
         """Scan these resources, with the rules that may match each.
 
         ``changed``: rules that were different for a while, even if they are the same
         now.
         """
-        for key in [key for key in self.resources if key not in wanted]:
+        for key in [key for key in self.resources if key not in resources]:
             self._drop(key)
-        for key, (resource, rules) in wanted.items():
+        for key, (resource, rules) in resources.items():
             self._take_up(key, resource, rules, changed.get(key, frozenset()))
-        self.left_out = len(wanted) - len(self.resources)
+        self.left_out = len(resources) - len(self.resources)
 
     def _take_up(
         self,
@@ -105,24 +105,24 @@ class ObjectScan:
         rules: list[ScannedRule],
         changed: Keys,
     ) -> None:
-        known = self.resources.get(key)
-        if known is not None and known.resource.version != resource.version:
+        scanned = self.resources.get(key)
+        if scanned is not None and scanned.resource.version != resource.version:
             self._drop(key)
-            known = None
-        if known is not None:
-            changed = self._in_force(changed | known.take_rules(rules))
+            scanned = None
+        if scanned is not None:
+            changed = self._in_force(changed | scanned.take_rules(rules))
             if changed:
-                known.mark([EVERYWHERE], self._clock_s(), changed)
+                scanned.mark([EVERYWHERE], self._clock_s(), changed)
         elif len(self.resources) < REPORTS_WATCHES_MAX:
             client, clock = self._dependencies.client, self._dependencies.clock
             watch = KindWatch(client, resource, self._feed, clock)
-            made = self.resources[key] = Scanned(watch, rules)
-            made.started_s = self._clock_s()
+            scanned_now = self.resources[key] = Scanned(watch, rules)
+            scanned_now.started_s = self._clock_s()
             watch.start()
 
     def _drop(self, key: ResourceId) -> None:
-        gone = self.resources.pop(key)
-        gone.watch.stop()
+        ended = self.resources.pop(key)
+        ended.watch.stop()
         self._list_problems.pop(key, None)
         if self._has_gauges:
             self._dependencies.metrics.hold(REPORTS_OBJECTS, (key[1],), 0.0)
@@ -168,16 +168,16 @@ class ObjectScan:
 
         An aggregated API server may be down for days.
         """
-        for key, one in list(self.resources.items()):
-            if not one.is_to_list(self._clock_s()):
+        for key, scanned in list(self.resources.items()):
+            if not scanned.is_to_list(self._clock_s()):
                 continue
             try:
-                for namespace, only in one.lists():
-                    self._list(one, namespace, only)
-                    one.listed(namespace)
+                for namespace, only in scanned.lists():
+                    self._list(scanned, namespace, only)
+                    scanned.listed(namespace)
             except DependencyError as error:
                 _log.warning(error.message)
-                one.failed(self._clock_s())
+                scanned.failed(self._clock_s())
                 if not isinstance(error, KubeRefused | KubeNotFound):
                     self._list_problems[key] = error.message
                 # The health of the pool already shows these errors of the watch.

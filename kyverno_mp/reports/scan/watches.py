@@ -80,8 +80,8 @@ class KindWatch:
 
     def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
         """Return whether the object is known to be unchanged."""
-        known = None if self._stopped else self._known.get(key)
-        return known is not None and known.uid == uid and known.digest == digest
+        entry = None if self._stopped else self._known.get(key)
+        return entry is not None and entry.uid == uid and entry.digest == digest
 
     def evaluate(
         self,
@@ -97,31 +97,31 @@ class KindWatch:
         A changed object is skipped, because the watch delivers it, too, or has already
         delivered a newer version.
         """
-        key, known = _read(raw)
-        if self._known.get(key) == known:
-            only = only_for((key[0], known.uid))
-            self._put(key, known, raw, since_s, only, is_change=False)
+        key, entry = _read(raw)
+        if self._known.get(key) == entry:
+            only = only_for((key[0], entry.uid))
+            self._put(key, entry, raw, since_s, only, is_change=False)
 
     def _take(self, raw: msgspec.Raw) -> bool:
-        key, known = _read(raw)
-        if self._known.get(key) != known:
+        key, entry = _read(raw)
+        if self._known.get(key) != entry:
             # Set first, because an answer is compared with it.
-            self._known[key] = known
+            self._known[key] = entry
             now_s = self._clock.monotonic_s()
-            self._put(key, known, raw, now_s, None, is_change=True)
+            self._put(key, entry, raw, now_s, None, is_change=True)
         return True
 
     def _put(
         self,
         key: Key,
-        known: Known,
+        entry: Known,
         raw: bytes | msgspec.Raw,
         since_s: float,
         only: Keys | None,
         *,
         is_change: bool,
     ) -> None:
-        uid, digest = known.uid, known.digest
+        uid, digest = entry.uid, entry.digest
         content = bytes(raw)
         item = Item(self, key, uid, digest, content, since_s, is_change, only)
         self._feed.put(item)

@@ -6,7 +6,7 @@ May touch: the journal of this process; counts.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/pools.md 3, 4.
 
 The records are in the journal when a method returns, so a kill -9 after the answer
-loses none. Rows about a Secret never quote its values (reports/entries.py).
+loses none. Rows about a Secret never quote its values (results/entries.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -32,8 +32,8 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.journal import Journal
-from kyverno_mp.reports.entries import Subject, public_row_of, row_facts
-from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.results.entries import Subject, public_row_of, row_facts
+from kyverno_mp.results.records import encode_results, encode_row
 from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.ports import Records
 

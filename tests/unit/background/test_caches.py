@@ -200,7 +200,7 @@ def test_interrupted_watch(api: FakeApi) -> None:
         policy(api, rule(sync=False, data={"data": {"from": "older"}}))
         _unwatched(one)
         policy(api, rule(sync=False, data=_DATA), generation=2)
-        for informer in one.background.policies.policies:
+        for informer in one.background.policies.stored.informers:
             informer.failures = 1
         request(api, trigger(api))
         _process(one)
@@ -220,13 +220,13 @@ def test_policy_deleted_between_record_and_write(api: FakeApi) -> None:
             if method == "POST" and re.search(r"/a/configmaps", target) and not is_gone:
                 is_gone.append(True)
                 api.remove(f"{POLICIES}/p")
-                for informer in one.background.policies.policies:
+                for informer in one.background.policies.stored.informers:
                     wait_for(lambda known=informer: not len(known))  # type: ignore[misc]
                 one.background.policy_controllers.work_due()
 
         raw = trigger(api)
         task = _task(raw)
-        ready = one.background.policies.with_rule("p", "r")
+        ready = one.background.policies.newest("p")
         api.on_request = remove
         one.background.generator.run(task, ready)
         assert is_gone

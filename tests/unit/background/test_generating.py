@@ -759,7 +759,7 @@ def test_unserved_kind_deletes_nothing(api: FakeApi) -> None:
     for informer in one.informers:
         informer.start()
     try:
-        wait_for(lambda: policies.policies[0].failures > 0)
+        wait_for(lambda: policies.stored.informers[0].failures > 0)
         background.adopt()
         background.policy_controllers.work_due()
         with pytest.raises(KubeUnavailable):
@@ -787,7 +787,7 @@ def test_kind_that_is_never_served_blocks_no_object(api: FakeApi) -> None:
     for informer in one.informers:
         informer.start()
     try:
-        wait_for(lambda: one.background.generating.policies.policies[0].synced)
+        wait_for(lambda: one.background.generating.policies.stored.informers[0].synced)
         one.background.adopt()
         one.background.policy_controllers.work_due()
         assert content(api) is None

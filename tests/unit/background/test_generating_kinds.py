@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.quota import chosen
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.kinds import Kinds
@@ -127,7 +127,7 @@ def test_namespace_limit_is_reported(api: FakeApi) -> None:
         wanted = {f"k{number}s" for number in range(BEYOND)}
         assert watched(one) == wanted | {"configmaps"}
         for _ in range(2):
-            one.background.hold_gauges()
+            one.background.report()
         (event,) = [each for each in one.recorded.events if "not watched" in each.note]
         assert event.reason == "PolicyError"
         assert event.regarding.kind == "NamespacedGeneratingPolicy"
@@ -142,7 +142,7 @@ def test_namespace_limit_is_reported(api: FakeApi) -> None:
         assert (stored(api, path(BEYOND)) or {}).get("data") == "hand"
         one.pass_s(3700)
         assert "data" not in (stored(api, path(BEYOND)) or {"data": ""})
-        one.background.hold_gauges()
+        one.background.report()
         notes = [note for note in one.recorded.notes() if "not watched" in note]
         assert len(notes) == 2
         api.remove(f"{CEL}/generatingpolicies/p")
@@ -163,7 +163,7 @@ def test_unwatchable_kind_is_reported(api: FakeApi) -> None:
             wait_for(lambda each=informer: one._is_current(each, api.version))  # type: ignore[misc]
         one.background.controllers.work_due()
         wait_for(one.background.generating.watches.unwatched)
-        one.background.hold_gauges()
+        one.background.report()
         (note,) = [each for each in one.recorded.notes() if "not watched" in each]
         assert "k0s.example.com (" in note
         assert "may not do that" in note
@@ -266,7 +266,7 @@ def test_task_dropped_during_a_sync_is_not_lost(api: FakeApi) -> None:
         events = GeneratingEvents(
             one.dependencies,
             parts.policies,
-            ExistingTriggers(one.dependencies, kinds),
+            Existing(one.dependencies, kinds),
             Downstream(api.client(), kinds, lambda: True, one.time),
             parts.register,
             submit=submit,

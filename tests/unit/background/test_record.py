@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kyverno_mp.background.generate.register import Register, RuleKinds
+from kyverno_mp.background.register import RuleKinds, RuleRegister
 from kyverno_mp.errors import KubeRefused
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -29,7 +29,7 @@ def _rules(number: int) -> RuleKinds:
     }
 
 
-def _is_rejected(register: Register, number: int) -> bool:
+def _is_rejected(register: RuleRegister, number: int) -> bool:
     try:
         register.record(f"evil/p{number}", _rules(number))
     except KubeRefused as error:
@@ -37,7 +37,7 @@ def _is_rejected(register: Register, number: int) -> bool:
     return False
 
 
-def _fill(register: Register) -> int:
+def _fill(register: RuleRegister) -> int:
     """Record policies of one namespace until one is rejected; return their number."""
     return next(number for number in range(20) if _is_rejected(register, number))
 

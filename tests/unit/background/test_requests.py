@@ -105,7 +105,7 @@ def test_failure_is_reported_and_retried(api: FakeApi) -> None:
         assert (status["state"], status["retryCount"]) == ("Failed", 1)
         assert "HTTP 403" in status["message"]
         assert any("HTTP 403" in note for note in one.recorded.notes())
-        one.background.hold_gauges()
+        one.background.report()
         assert one.recorded.counts[_STORED] == 1
         one.pass_s(2)
         assert _request(api)["status"]["retryCount"] == 2
@@ -113,7 +113,7 @@ def test_failure_is_reported_and_retried(api: FakeApi) -> None:
         assert stored(api, _OUT) is not None
         assert requests_left(api) == []
         assert _done(one, "done") == 1
-        one.background.hold_gauges()
+        one.background.report()
         assert one.recorded.counts[_STORED] == 0
 
 
@@ -326,7 +326,7 @@ def test_policy_deleted_while_its_rule_runs(api: FakeApi) -> None:
         one.settle()
         policy(api, rule(data=_DATA))
         one.catch_up()
-        ready = one.background.policies.with_rule("p", "r")
+        ready = one.background.policies.newest("p")
         assert ready is not None
         api.remove(f"{POLICIES}/p")
         one.settle()

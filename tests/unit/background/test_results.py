@@ -11,8 +11,8 @@ import pytest
 from kyverno_mp.background import results as module
 from kyverno_mp.background.results import RuleResults
 from kyverno_mp.program.reporting import Reporting
-from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.records import decode_results
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.records import decode_results
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,

@@ -536,7 +536,7 @@ def test_exception_kind_is_not_served(
         (informer,) = one.cleanup.exceptions.informers
         informer.stop()
         informer.failures = 1
-        informer.last_error = "GET x: HTTP 404: not found"
+        informer.last_code = "kube.not_found"
         one.cleanup.controllers.work_due()
     assert names(api) == (["a/one"] if is_defined else [])
 
@@ -578,9 +578,9 @@ def test_installation_without_these_kinds_is_healthy(
     with controller(api, needs) as one:
         for informer in one.cleanup.deleting.informers:
             informer.failures = 3
-            informer.last_error = "GET x: HTTP 404: not found"
+            informer.last_code = "kube.not_found"
         assert one.cleanup.problems() == []
-        informer.last_error = "GET x: HTTP 403: forbidden"
+        informer.last_code = "kube.forbidden"
         assert "namespaceddeletingpolicies" in one.cleanup.problems()[0]
 
 

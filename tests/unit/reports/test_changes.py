@@ -10,15 +10,15 @@ import pytest
 from kyverno_mp.reports import objects
 from kyverno_mp.reports.batches import Evaluated
 from kyverno_mp.reports.changes import Times, change_of
-from kyverno_mp.reports.entries import (
+from kyverno_mp.reports.fingerprints import fingerprint_of, key_of, plain_row
+from kyverno_mp.reports.objects import KYVERNO, MANAGED_BY, stored_report
+from kyverno_mp.results.entries import (
     WORDS,
     Row,
     Timestamp,
     sorted_rows,
     summary_of,
 )
-from kyverno_mp.reports.fingerprints import fingerprint_of, key_of, plain_row
-from kyverno_mp.reports.objects import KYVERNO, MANAGED_BY, stored_report
 from tests.unit.kube.fake_api import FakeApi, patched
 from tests.unit.reports.test_merging import ONCE, PASS, holding, merge, review, row
 from tests.unit.reports.world import (

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from kyverno_mp.limits import RESULTS_FAILED_S_MAX
-from kyverno_mp.reports.entries import Row, summary_of
 from kyverno_mp.reports.objects import cut_rows
+from kyverno_mp.results.entries import Row, summary_of
 from kyverno_mp.telemetry.families import DEFECTS
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import (

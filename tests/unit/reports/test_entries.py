@@ -7,7 +7,8 @@ import pytest
 
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.reports.entries import (
+from kyverno_mp.reports.fingerprints import fingerprints_of
+from kyverno_mp.results.entries import (
     Row,
     Subject,
     Timestamp,
@@ -15,7 +16,6 @@ from kyverno_mp.reports.entries import (
     sorted_rows,
     summary_of,
 )
-from kyverno_mp.reports.fingerprints import fingerprints_of
 
 Json = Any
 NOW_S = 1_700_000_000

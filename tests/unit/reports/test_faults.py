@@ -17,12 +17,13 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import list_pages
 from kyverno_mp.program import engine
-from kyverno_mp.reports import entries, objects
 from kyverno_mp.reports import feed as feed_module
+from kyverno_mp.reports import objects
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan import evaluator, found, lane, linking, resources
 from kyverno_mp.reports.scan.dispatch import Dispatch
 from kyverno_mp.reports.scan.due import Scanned
+from kyverno_mp.results import entries
 from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.reports.entries import Row
 from kyverno_mp.reports.merging import NEW_RULE_S
+from kyverno_mp.results.entries import Row
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import holding, merge, review, waits
 from tests.unit.reports.world import World, new_cluster, pod, report_of, results

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from kyverno_mp.reports import objects
-from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import Join, _join_nothing
 from kyverno_mp.reports.merging import NEW_RULE_S
 from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.results import Results, document_of
-from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.newest import Results, document_of
+from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.results.entries import Row, Subject
 from tests.image_rig import Contents, Signer, serving
 from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi

@@ -7,8 +7,8 @@ import pytest
 
 from kyverno_mp.kube.resource import core
 from kyverno_mp.reports import feed as feed_module
-from kyverno_mp.reports.entries import Row
 from kyverno_mp.reports.feed import Feed, Item, Pace, settle
+from kyverno_mp.results.entries import Row
 from tests.waiting import HANG_S
 
 _ROWS = [Row(policy="p", rule="r", result="pass")]

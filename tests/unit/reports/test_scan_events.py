@@ -16,8 +16,8 @@ from kyverno_mp.limits import (
     REPORTS_EVENTS_PER_S,
     REPORTS_EVENTS_RULES_MAX,
 )
-from kyverno_mp.reports.entries import KYVERNO, Row, Subject, Timestamp
 from kyverno_mp.reports.scan import events as scan_events
+from kyverno_mp.results.entries import KYVERNO, Row, Subject, Timestamp
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     NOW_S,

@@ -16,7 +16,7 @@ import pytest
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import withheld
-from kyverno_mp.reports.entries import public_row_of
+from kyverno_mp.results.entries import public_row_of
 from tests.unit.background.world import (
     CONFIG_MAPS,
     SECRETS,

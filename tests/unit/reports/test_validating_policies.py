@@ -13,7 +13,7 @@ from kyverno_mp.errors import ExpressionFailed, KubeUnavailable
 from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
-from kyverno_mp.reports.entries import Row
+from kyverno_mp.results.entries import Row
 from kyverno_mp.snapshot.cel_segments import ValidatingSegment
 from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi

@@ -16,13 +16,13 @@ from kyverno_mp.limits import (
     RESULTS_JOINED_S_MAX,
 )
 from kyverno_mp.reports import ephemeral
-from kyverno_mp.reports.entries import Row, Subject, Timestamp, place_of
 from kyverno_mp.reports.feed import Pace
 from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.objects import POLICY_REPORTS, content_of, report_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.results.entries import Row, Subject, Timestamp, place_of
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_SCAN
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import (

@@ -13,7 +13,7 @@ from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import RESULTS_READ_AGES_S, RESULTS_WATCHED_S_MAX
 from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED, Claimed, Claims
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.results.entries import Subject
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import START_NS, pod
 from tests.waiting import HANG_S

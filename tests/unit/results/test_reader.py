@@ -14,8 +14,8 @@ import pytest
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.limits import RESULTS_MERGED_AT_ONCE_MAX, RESULTS_READ_AGES_S
 from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED
-from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.ephemeral import MERGED
+from kyverno_mp.results.entries import Subject
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import REPORTS, World, chance, pod, row
 

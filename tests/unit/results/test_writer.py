@@ -26,8 +26,8 @@ from kyverno_mp.limits import (
     RESULTS_AT_ONCE_MAX,
 )
 from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
-from kyverno_mp.reports.records import encode_results, encode_row
-from kyverno_mp.reports.results import Results
+from kyverno_mp.results.newest import Results
+from kyverno_mp.results.records import encode_results, encode_row
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import REPORTS, START_NS, World, pod, row
 from tests.waiting import HANG_S

@@ -12,9 +12,9 @@ from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX, RESULTS_READ_AGES_S
 from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
 from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED, Claimed
-from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import ReviewResults
-from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.records import encode_results, encode_row
 from tests.unit.kube.fake_api import FakeApi
 from tests.waiting import HANG_S, wait_for
 

@@ -14,24 +14,24 @@ _EMPTY = ResourceDescription()
 
 def check_blocks(rule: Rule, index: int) -> Problems:
     """Check that any, all and the inline form are not mixed."""
-    place = f"spec.rules[{index}]"
+    path = f"spec.rules[{index}]"
     exclude, match = rule.exclude, rule.match
     if exclude is not None:
         if (exclude.any or exclude.all) and exclude.resources != _EMPTY:
-            text = "can't specify any/all together with exclude resources"
+            message = "can't specify any/all together with exclude resources"
             yield plain(
-                f"{place}.exclude", rule.name, f"path: {place}.exclude.: {text}"
+                f"{path}.exclude", rule.name, f"path: {path}.exclude.: {message}"
             )
         if exclude.any and exclude.all:
             # KYVERNO: the path contains match instead of exclude (10.6).
-            text = "can't specify any and all together"
-            yield plain(f"{place}.exclude", rule.name, f"path: {place}.match.: {text}")
+            message = "can't specify any and all together"
+            yield plain(f"{path}.exclude", rule.name, f"path: {path}.match.: {message}")
     if (match.any or match.all) and match.resources != _EMPTY:
-        text = "can't specify any/all together with match resources"
-        yield plain(f"{place}.match", rule.name, f"path: {place}.match.: {text}")
+        message = "can't specify any/all together with match resources"
+        yield plain(f"{path}.match", rule.name, f"path: {path}.match.: {message}")
     described = [entry.resources for entry in match.any or match.all]
     for resources in described or [match.resources]:
         if resources == _EMPTY:
-            text = "match resources not specified"
-            reason = f"path: {place}.match.resources.: {text}"
-            yield plain(f"{place}.match.resources", rule.name, reason)
+            message = "match resources not specified"
+            reason = f"path: {path}.match.resources.: {message}"
+            yield plain(f"{path}.match.resources", rule.name, reason)

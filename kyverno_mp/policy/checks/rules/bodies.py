@@ -27,29 +27,35 @@ _PARAM_CHOICE: Final = "one of cel.paramRef.name or cel.paramRef.selector must b
 
 def check_bodies(rule: Rule, index: int) -> Problems:
     """Check the body of a rule."""
-    place = f"spec.rules[{index}]"
+    rule_path = f"spec.rules[{index}]"
     types = rule.types()
     if "mutate" in types:
-        for path, text in _mutate_errors(rule):
-            where = f"{place}.mutate.{path}"
-            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+        for path, message in _mutate_errors(rule):
+            field_path = f"{rule_path}.mutate.{path}"
+            yield plain(
+                field_path.rstrip("."), rule.name, f"path: {field_path}.: {message}"
+            )
     if rule.validate is not None:
-        for path, text in _validate_errors(rule, rule.validate):
-            where = f"{place}.validate.{path}"
-            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+        for path, message in _validate_errors(rule, rule.validate):
+            field_path = f"{rule_path}.validate.{path}"
+            yield plain(
+                field_path.rstrip("."), rule.name, f"path: {field_path}.: {message}"
+            )
     if rule.generate is not None and "generate" in types:
-        for path, text in _generate_errors(rule.generate):
-            where = f"{place}.generate.{path}"
-            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+        for path, message in _generate_errors(rule.generate):
+            field_path = f"{rule_path}.generate.{path}"
+            yield plain(
+                field_path.rstrip("."), rule.name, f"path: {field_path}.: {message}"
+            )
     if rule.generate is not None and rule.generate.kind in rule.match.resources.kinds:
-        text = "generation kind and match resource kind should not be the same"
-        yield plain(f"{place}.generate.kind", rule.name, text)
+        message = "generation kind and match resource kind should not be the same"
+        yield plain(f"{rule_path}.generate.kind", rule.name, message)
     if not has_string_labels(rule):
-        text = (
+        message = (
             "labels and annotations supports only string values, "
             '"use double quotes around the non string values"'
         )
-        yield plain(place, rule.name, text)
+        yield plain(rule_path, rule.name, message)
 
 
 def _mutate_errors(rule: Rule) -> Iterator[tuple[str, str]]:
@@ -84,8 +90,8 @@ def _mutate_foreach_errors(
         has_merge = entry.patch_strategic_merge is not None
         has_patches = bool(entry.patches_json6902)
         if entry.foreach:
-            others = entry.context or entry.preconditions is not None
-            if others or has_merge or has_patches:
+            has_more = entry.context or entry.preconditions is not None
+            if has_more or has_merge or has_patches:
                 yield tag, "a nested foreach cannot contain other declarations"
             else:
                 yield from _mutate_foreach_errors(entry.foreach, tag)
@@ -98,28 +104,28 @@ def _mutate_foreach_errors(
 def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
     selector = generate.clone_list.selector
     if selector is not None and any(
-        contains_wildcard(text)
+        contains_wildcard(label)
         for pair in selector.match_labels.items()
-        for text in pair
+        for label in pair
     ):
         yield "selector", "wildcard characters `*/?` not supported"
     # KYVERNO: celPreconditions are only checked in a cluster, in checks/cluster.py.
     if generate.data is not None:
-        for path, text in pattern_errors(generate.data, "/", with_anchors=False):
-            upstream = f"anchors not supported on generate resources: {text}"
+        for path, message in pattern_errors(generate.data, "/", with_anchors=False):
+            upstream = f"anchors not supported on generate resources: {message}"
             yield f"data.{path}", upstream
 
 
 def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, str]]:
     yield from _count_errors(validate)
     if validate.pattern is not None:
-        for path, text in pattern_errors(validate.pattern, "/"):
-            yield f"pattern.{path}", text
+        for path, message in pattern_errors(validate.pattern, "/"):
+            yield f"pattern.{path}", message
     if validate.any_pattern is not None:
         if type(validate.any_pattern) is list:
             for index, pattern in enumerate(validate.any_pattern):
-                for path, text in pattern_errors(pattern, "/"):
-                    yield f"anyPattern[{index}].{path}", text
+                for path, message in pattern_errors(pattern, "/"):
+                    yield f"anyPattern[{index}].{path}", message
         else:
             yield "anyPattern", "failed to deserialize anyPattern, expect array"
     for entry in validate.foreach or ():
@@ -127,13 +133,13 @@ def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, st
     if rule.cel_preconditions is not None and validate.cel is None:
         yield "", CEL_ONLY
     if validate.cel is not None:
-        for text in _cel_errors(validate.cel):
-            yield "", text
+        for message in _cel_errors(validate.cel):
+            yield "", message
 
 
 def _count_errors(validate: Validation) -> Iterator[tuple[str, str]]:
     manifests = validate.manifests
-    given = (
+    bodies = (
         validate.pattern is not None,
         validate.any_pattern is not None,
         validate.deny is not None,
@@ -144,14 +150,14 @@ def _count_errors(validate: Validation) -> Iterator[tuple[str, str]]:
         validate.assertion is not None,
     )
     names = "pattern, anyPattern, deny, foreach, cel"
-    if not any(given):
+    if not any(bodies):
         yield "", f"one of {names} must be specified"
-    elif sum(given) > 1:
+    elif sum(bodies) > 1:
         yield "", f"only one of {names} can be specified"
 
 
 def _foreach_errors(entry: ForEachValidation) -> Iterator[tuple[str, str]]:
-    given = (
+    bodies = (
         entry.pattern is not None,
         entry.any_pattern is not None,
         entry.deny is not None,
@@ -160,9 +166,9 @@ def _foreach_errors(entry: ForEachValidation) -> Iterator[tuple[str, str]]:
     names = "pattern, anyPattern, deny, or a nested foreach"
     if not entry.list:
         yield "", "foreach.list is required"
-    elif not any(given):
+    elif not any(bodies):
         yield "", f"one of {names} must be specified"
-    elif sum(given) > 1:
+    elif sum(bodies) > 1:
         yield "", f"only one of {names} can be specified"
 
 
@@ -172,22 +178,22 @@ def pattern_errors(
     """Check the anchors of a pattern; ``path`` has upstream's spelling."""
     if type(pattern) is list:
         for index, item in enumerate(pattern):
-            place = f"{path}{index}/"
-            yield from pattern_errors(item, place, with_anchors=with_anchors)
+            item_path = f"{path}{index}/"
+            yield from pattern_errors(item, item_path, with_anchors=with_anchors)
         return
     if type(pattern) is not dict:
         return
     for key, value in pattern.items():
-        place = f"{path}/{key}"
+        item_path = f"{path}/{key}"
         anchor = parse_anchor(key)
         if anchor is not None and (anchor[0] == "+" or not with_anchors):
-            yield place, f"unsupported anchor {key}"
+            yield item_path, f"unsupported anchor {key}"
         elif anchor is not None and anchor[0] == "^":
             if type(value) is not list:
-                yield place, "existence anchor should have value of type list"
+                yield item_path, "existence anchor should have value of type list"
             elif not value:
-                yield place, "existence anchor: should have at least one value"
-        yield from pattern_errors(value, place, with_anchors=with_anchors)
+                yield item_path, "existence anchor: should have at least one value"
+        yield from pattern_errors(value, item_path, with_anchors=with_anchors)
 
 
 def _cel_errors(cel: CEL) -> Iterator[str]:
@@ -210,5 +216,5 @@ def _cel_errors(cel: CEL) -> Iterator[str]:
             yield "cel.paramKind is required"
     if any(not audit_annotation.key for audit_annotation in cel.audit_annotations):
         yield "cel.auditAnnotation.key is required"
-    if any(not one.value_expression for one in cel.audit_annotations):
+    if any(not annotation.value_expression for annotation in cel.audit_annotations):
         yield "cel.auditAnnotation.valueExpression is required"

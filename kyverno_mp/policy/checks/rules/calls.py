@@ -25,15 +25,15 @@ _OTHER_DIALECT: Final = frozenset({"assert"})
 
 def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
     """Yield (path below the rule, reason) of failing calls, without duplicates."""
-    seen: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for query, path in queries_in(rule, ""):
         try:
             root = parse(query)
         except ExpressionInvalid:
             continue  # reported by the policy's checks
         for reason in _faults(root):
-            if (path, reason) not in seen:
-                seen.add((path, reason))
+            if (path, reason) not in reported:
+                reported.add((path, reason))
                 yield path, reason
 
 
@@ -41,11 +41,11 @@ def queries_in(value: Json, path: str) -> Iterator[tuple[str, str]]:
     """Yield (query, path) of each query, also of those that do not parse."""
     if type(value) is dict:
         for key, item in value.items():
-            place = f"{path}.{key}"
+            field_path = f"{path}.{key}"
             if key in _QUERIES and type(item) is str and "{{" not in item:
-                yield item, place
+                yield item, field_path
             elif key not in _OTHER_DIALECT:
-                yield from queries_in(item, place)
+                yield from queries_in(item, field_path)
     elif type(value) is list:
         for index, item in enumerate(value):
             yield from queries_in(item, f"{path}[{index}]")

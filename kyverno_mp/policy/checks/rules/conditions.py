@@ -35,24 +35,25 @@ class _Block(NamedTuple):
 
 def check_conditions(rule: Rule, index: int) -> Problems:
     """Check all conditions of a rule, including those of nested foreach entries."""
-    place = f"spec.rules[{index}]"
+    rule_path = f"spec.rules[{index}]"
     for block in _blocks(rule):
-        path = f"{place}.{block.path}"
+        path = f"{rule_path}.{block.path}"
         if not _is_conditions(block.raw):
-            text = "failed to unmarshal Conditions"
-            yield Problem("policy.wrong_type", path, rule.name, text)
+            message = "failed to unmarshal Conditions"
+            yield Problem("policy.wrong_type", path, rule.name, message)
             continue
+        block_path = f"{rule_path}.{block.name}"
         if block.is_strict:
-            for where, condition in _listed(block.raw):
-                tail, text = _check_parts(condition)
-                if text:
-                    reason = f"path: {place}.{block.name}{where}.{tail}: {text}"
+            for condition_path, condition in _listed(block.raw):
+                tail, message = _check_parts(condition)
+                if message:
+                    reason = f"path: {block_path}{condition_path}.{tail}: {message}"
                     yield plain(path, rule.name, reason, "policy.condition")
         for place_of, condition in _listed(block.raw):
             if condition.get("operator", "") not in OPERATORS:
                 # KYVERNO: entries of ``all`` are printed as ``any`` (10.6).
-                where = place_of.replace(".all[", ".any[")
-                reason = f"path: {place}.{block.name}{where}.: {_operator_text()}"
+                condition_path = place_of.replace(".all[", ".any[")
+                reason = f"path: {block_path}{condition_path}.: {_operator_text()}"
                 yield plain(path, rule.name, reason, "policy.condition")
 
 
@@ -97,13 +98,13 @@ def _blocks(rule: Rule) -> Iterator[_Block]:
 
 def _foreach(entries: Iterable[ForEachValidation], path: str) -> Iterator[_Block]:
     for index, entry in enumerate(entries):
-        place = f"{path}[{index}]"
+        entry_path = f"{path}[{index}]"
         if entry.preconditions is not None:
             raw = entry.preconditions.raw()
             name = "validate.foreach.conditions"
-            yield _Block(raw, name, f"{place}.preconditions", is_strict=False)
-        yield from _deny(entry.deny, f"{place}.deny", is_strict=False)
-        yield from _foreach(entry.foreach or (), f"{place}.foreach")
+            yield _Block(raw, name, f"{entry_path}.preconditions", is_strict=False)
+        yield from _deny(entry.deny, f"{entry_path}.deny", is_strict=False)
+        yield from _foreach(entry.foreach or (), f"{entry_path}.foreach")
 
 
 def _deny(deny: Deny | None, path: str, *, is_strict: bool) -> Iterator[_Block]:
@@ -115,12 +116,13 @@ def _deny(deny: Deny | None, path: str, *, is_strict: bool) -> Iterator[_Block]:
 
 def _is_conditions(raw: Json) -> bool:
     if type(raw) is list:
-        return all(type(one) is dict for one in raw)
+        return all(type(entry) is dict for entry in raw)
     if type(raw) is not dict:
         return False
     listed = [raw[mode] for mode in ("any", "all") if raw.get(mode) is not None]
     return all(
-        type(one) is list and all(type(item) is dict for item in one) for one in listed
+        type(entry) is list and all(type(item) is dict for item in entry)
+        for entry in listed
     )
 
 
@@ -150,9 +152,9 @@ def _check_operation(value: Json) -> tuple[str, str]:
             return "", ""
         return f"value: {value}", _unknown_operation(value)
     if type(value) is list:
-        for index, one in enumerate(value):
-            if one not in _OPERATIONS:
-                return f"value[{index}]", _unknown_operation(one)
+        for index, item in enumerate(value):
+            if item not in _OPERATIONS:
+                return f"value[{index}]", _unknown_operation(item)
         return "", ""
     kind = _KINDS[type(value)]
     return "value", (

@@ -31,19 +31,24 @@ _ONE_SOURCE: Final = (
 
 def check_context(rule: Rule, index: int) -> Problems:
     """Check the rule's own entries; upstream ignores entries of foreach."""
-    place = f"spec.rules[{index}]"
+    rule_path = f"spec.rules[{index}]"
     if not rule.context:
         return
     if rule.validate is not None and rule.validate.cel is not None:
-        text = (
+        message = (
             "context variables are not supported for CEL expressions in validate rules"
         )
-        yield plain(f"{place}.context", rule.name, f"path: {place}: {text}")
+        yield plain(f"{rule_path}.context", rule.name, f"path: {rule_path}: {message}")
     is_assert = rule.validate is not None and bool(rule.validate.assertion)
     for position, entry in enumerate(rule.context):
-        path = f"{place}.context[{position}]"
-        for text in (*_name_errors(entry.name, is_assert=is_assert), *_errors(entry)):
-            yield plain(path, rule.name, f"path: {place}: {text}", "policy.context")
+        path = f"{rule_path}.context[{position}]"
+        for message in (
+            *_name_errors(entry.name, is_assert=is_assert),
+            *_errors(entry),
+        ):
+            yield plain(
+                path, rule.name, f"path: {rule_path}: {message}", "policy.context"
+            )
 
 
 def _name_errors(name: str, *, is_assert: bool) -> Iterator[str]:

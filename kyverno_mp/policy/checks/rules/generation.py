@@ -18,13 +18,13 @@ def check_generation(
     generate: Generation, path: str, rule: str, subject: Subject
 ) -> Problems:
     """Check for one of data, clone, cloneList, foreach, and the target's namespace."""
-    given = (
+    bodies = (
         generate.data is not None,
         generate.clone != CloneFrom(),
         generate.clone_list.kinds is not None,
         generate.foreach is not None,
     )
-    if sum(given) > 1:
+    if sum(bodies) > 1:
         detail = (
             "only one of generate patterns(data, clone, cloneList and foreach) can be "
             "specified"
@@ -42,12 +42,12 @@ def clone_warnings(generate: Generation, path: str) -> Iterator[str]:
     patterns: list[tuple[str, Generation | ForEachGeneration]] = [(path, generate)]
     if generate.foreach is not None:
         named = enumerate(generate.foreach)
-        patterns = [(f"{path}.foreach[{index}]", one) for index, one in named]
-    for place, one in patterns:
-        raw = [one.kind, one.api_version, one.clone, one.clone_list]
+        patterns = [(f"{path}.foreach[{index}]", entry) for index, entry in named]
+    for pattern_path, pattern in patterns:
+        raw = [pattern.kind, pattern.api_version, pattern.clone, pattern.clone_list]
         if find_variables(msgspec.json.encode(raw).decode()):
             yield (
-                f"variables in {place}.clone/cloneList would lead to incorrect "
+                f"variables in {pattern_path}.clone/cloneList would lead to incorrect "
                 "synchronization behavior"
             )
 
@@ -91,18 +91,18 @@ def _check_scope(
 
 def _scope_mismatch(target: Generation | ForEachGeneration, subject: Subject) -> str:
     gvk = f"{target.api_version}/{target.kind}"
-    own = subject.policy.metadata.namespace
+    policy_namespace = subject.policy.metadata.namespace
     if gvk in (subject.cluster_kinds or ()):
         return f"the target must be a namespaced resource: {gvk}"
-    if target.namespace != own:
+    if target.namespace != policy_namespace:
         return (
             "a namespaced policy cannot generate resources in other namespaces, "
-            f"expected: {own}, received: {target.namespace}"
+            f"expected: {policy_namespace}, received: {target.namespace}"
         )
-    if target.clone.name and target.clone.namespace != own:
+    if target.clone.name and target.clone.namespace != policy_namespace:
         return (
             "a namespaced policy cannot clone resources from other namespaces, "
-            f"expected: {own}, received: {target.clone.namespace}"
+            f"expected: {policy_namespace}, received: {target.clone.namespace}"
         )
     return ""
 
@@ -113,17 +113,17 @@ def _check_clone_list(
     source = target.clone_list
     kinds = source.kinds or ()
     cluster_kinds = subject.cluster_kinds or frozenset()
-    own = subject.policy.metadata.namespace
+    policy_namespace = subject.policy.metadata.namespace
     kinds_path = f"{path}.cloneList.kinds"
     namespace_path = f"{path}.cloneList.namespace"
     for kind in kinds if subject.is_namespaced else ():
         if kind in cluster_kinds:
             detail = f"the source in cloneList must be a namespaced resource: {kind}"
             yield forbidden(kinds_path, rule, detail)
-        if source.namespace != own:
+        if source.namespace != policy_namespace:
             detail = (
                 "a namespaced policy cannot clone resources from other namespace, "
-                f"expected: {own}, received: {source.namespace}"
+                f"expected: {policy_namespace}, received: {source.namespace}"
             )
             yield forbidden(namespace_path, rule, detail)
     scopes = {kind in cluster_kinds for kind in kinds}

@@ -41,14 +41,18 @@ def check_extractors(rule: Rule, index: int) -> Problems:
         return
     if not any(entry.mutate_digest for entry in rule.verify_images):
         return
-    extractors = [one for listed in rule.image_extractors.values() for one in listed]
+    extractors = [
+        extractor for listed in rule.image_extractors.values() for extractor in listed
+    ]
     if any(extractor.jmes_path for extractor in extractors):
-        place = f"spec.rules[{index}]"
-        text = (
+        rule_path = f"spec.rules[{index}]"
+        message = (
             "jmespath may not be used in an image extractor when mutating digests with "
             "verify images"
         )
-        yield plain(f"{place}.imageExtractors", rule.name, f"path: {place}: {text}")
+        yield plain(
+            f"{rule_path}.imageExtractors", rule.name, f"path: {rule_path}: {message}"
+        )
 
 
 def _check_entry(
@@ -64,14 +68,19 @@ def _check_entry(
         yield invalid(path, rule, entry, "An image reference is required")
     for index, attestation in enumerate(entry.attestations):
         for position, attestors in enumerate(attestation.attestors):
-            place = f"{path}.attestations[{index}].attestors[{position}]"
-            yield from _check_set(attestors, place, rule)
+            set_path = f"{path}.attestations[{index}].attestors[{position}]"
+            yield from _check_set(attestors, set_path, rule)
     for index, attestors in enumerate(converted.attestors):
         yield from _check_set(attestors, f"{path}.attestors[{index}]", rule)
     if entry.type == "Notary":
-        for one in (one for attestors in entry.attestors for one in attestors.entries):
-            for name, given in (("Keyless", one.keyless), ("Keys", one.keys)):
-                if given is not None:
+        for attestor in (
+            attestor for attestors in entry.attestors for attestor in attestors.entries
+        ):
+            for name, is_set in (
+                ("Keyless", attestor.keyless),
+                ("Keys", attestor.keys),
+            ):
+                if is_set is not None:
                     detail = f"{name} field is not allowed for type notary"
                     yield invalid(f"{path}.attestors", rule, entry, detail)
 
@@ -86,8 +95,8 @@ def _check_set(attestors: AttestorSet, path: str, rule: str) -> Problems:
 
 
 def _check_attestor(entry: Attestor, path: str, rule: str) -> Problems:
-    given = (entry.keys, entry.certificates, entry.keyless, entry.attestor)
-    if sum(one is not None for one in given) != 1:
+    kinds = (entry.keys, entry.certificates, entry.keyless, entry.attestor)
+    if sum(kind is not None for kind in kinds) != 1:
         detail = "keys, certificates, keyless, or a nested attestor is required"
         yield invalid(path, rule, entry, detail)
     if entry.keys is not None:
@@ -99,13 +108,13 @@ def _check_attestor(entry: Attestor, path: str, rule: str) -> Problems:
     if entry.keyless is not None:
         yield from _check_keyless(entry.keyless, f"{path}.keyless", rule)
     if entry.attestor is not None:
-        place = f"{path}.attestor"
+        attestor_path = f"{path}.attestor"
         try:
             nested = ATTESTOR_SET.convert(entry.attestor)
         except msgspec.ValidationError as error:
-            yield invalid(place, rule, entry.attestor, str(error))
+            yield invalid(attestor_path, rule, entry.attestor, str(error))
         else:
-            yield from _check_set(nested, place, rule)
+            yield from _check_set(nested, attestor_path, rule)
 
 
 def _check_keys(keys: StaticKeyAttestor, path: str, rule: str) -> Problems:

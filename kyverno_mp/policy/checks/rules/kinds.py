@@ -27,12 +27,12 @@ def check_kinds(subject: Subject) -> Problems:
     """Check wildcard kinds, which only some rules can use."""
     background = subject.policy.spec.background
     for index, rule in enumerate(subject.rules):
-        for place, kinds in kinds_of(rule):
-            text = _wildcard_error(kinds, rule, background=background)
-            if text:
-                path = f"spec.rules[{index}].{place}.kinds"
-                reason = f"path: {path}: {text}"
-                yield Problem("policy.kind", path, rule.name, text, reason)
+        for kinds_path, kinds in kinds_of(rule):
+            message = _wildcard_error(kinds, rule, background=background)
+            if message:
+                path = f"spec.rules[{index}].{kinds_path}.kinds"
+                reason = f"path: {path}: {message}"
+                yield Problem("policy.kind", path, rule.name, message, reason)
 
 
 def kinds_of(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -52,13 +52,13 @@ def check_matches_a_kind(rule: Rule, index: int) -> Problems:
     blocks = [entry.resources for entry in filters] or [rule.match.resources]
     if all(block.kinds for block in blocks):
         return
-    text = METADATA_ONLY
+    message = METADATA_ONLY
     if touches_metadata_only(rule):
-        text = (
+        message = (
             "at least one element must be specified in a kind block, the kind "
             "attribute is mandatory when working with the resources element"
         )
-    yield plain(f"spec.rules[{index}].match", rule.name, text)
+    yield plain(f"spec.rules[{index}].match", rule.name, message)
 
 
 def _wildcard_error(kinds: tuple[str, ...], rule: Rule, *, background: bool) -> str:

@@ -27,15 +27,15 @@ def check_lists(rule: Rule, index: int) -> Problems:
         ("generate", (rule.generate and rule.generate.foreach) or ()),
     )
     for body, entries in bodies:
-        for place, text in _lists(entries, f"spec.rules[{index}].{body}"):
-            if not text or find_variables(text):
+        for path, expression in _lists(entries, f"spec.rules[{index}].{body}"):
+            if not expression or find_variables(expression):
                 continue
             try:
-                parse(text)
+                parse(expression)
             except ExpressionInvalid as error:
                 yield Problem(
                     "policy.expression",
-                    place,
+                    path,
                     rule.name,
                     error.message,
                     column=error.where.column,
@@ -44,7 +44,7 @@ def check_lists(rule: Rule, index: int) -> Problems:
 
 def _lists(entries: Sequence[_Entry], path: str) -> Iterator[tuple[str, str]]:
     for position, entry in enumerate(entries):
-        place = f"{path}.foreach[{position}]"
-        yield f"{place}.list", entry.list
+        entry_path = f"{path}.foreach[{position}]"
+        yield f"{entry_path}.list", entry.list
         if not isinstance(entry, ForEachGeneration):
-            yield from _lists(entry.foreach or (), place)
+            yield from _lists(entry.foreach or (), entry_path)

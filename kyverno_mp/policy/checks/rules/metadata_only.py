@@ -63,11 +63,11 @@ def has_string_labels(rule: Rule) -> bool:
                 if type(alternative) is dict
             )
     if rule.mutate is not None:
-        given = rule.mutate.foreach
+        foreach = rule.mutate.foreach
         patches = (
             [rule.mutate.patch_strategic_merge]
-            if given is None
-            else [one.patch_strategic_merge for one in given]
+            if foreach is None
+            else [entry.patch_strategic_merge for entry in foreach]
         )
         patches = [patch for patch in patches if type(patch) is dict]
         return _is_sound(patches[0], deletes=True) if patches else True

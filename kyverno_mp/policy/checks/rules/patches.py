@@ -29,7 +29,7 @@ def operations_of(patch: str) -> tuple[list[dict[str, Json]], str]:
     except PolicyInvalid as error:
         return [], error.message
     raw = documents[0].raw if documents else []
-    if type(raw) is not list or any(type(one) is not dict for one in raw):
+    if type(raw) is not list or any(type(operation) is not dict for operation in raw):
         return [], "json: cannot unmarshal patch into a list of operations"
     return raw, ""
 
@@ -38,32 +38,32 @@ def check_patch(rule: Rule, index: int) -> Problems:
     """Check paths, kinds and values of the operations."""
     if rule.mutate is None or not rule.mutate.patches_json6902:
         return
-    place = f"spec.rules[{index}]"
-    path = f"{place}.mutate.patchesJson6902"
+    rule_path = f"spec.rules[{index}]"
+    path = f"{rule_path}.mutate.patchesJson6902"
     operations, error = operations_of(_without_variables(rule.mutate.patches_json6902))
-    slash = f"path must begin with a forward slash: {place}: "
+    slash = f"path must begin with a forward slash: {rule_path}: "
     if error:
         yield plain(path, rule.name, f"{slash}{error}")
         return
     for operation in operations:
         target = operation.get("path")
         if type(target) is not str:
-            text = "operation missing path field: missing value"
-            yield plain(path, rule.name, f"{slash}{text}")
+            message = "operation missing path field: missing value"
+            yield plain(path, rule.name, f"{slash}{message}")
         elif not target.startswith("/"):
             yield plain(path, rule.name, f"{slash}{target}")
         if operation.get("op") in _NEED_FROM and type(operation.get("from")) is not str:
-            text = (
+            message = (
                 "failed to decode 'from': operation, missing from field: missing value"
             )
-            yield plain(path, rule.name, f"{slash}{text}")
+            yield plain(path, rule.name, f"{slash}{message}")
     for operation in operations:
         kind = operation.get("op", "unknown")
         if kind not in _OPERATIONS:
-            yield plain(path, rule.name, f"unexpected kind: {place}: {kind}")
+            yield plain(path, rule.name, f"unexpected kind: {rule_path}: {kind}")
         elif kind in _NEED_VALUE and "value" not in operation:
-            text = "operation, missing value field: missing value"
-            yield plain(path, rule.name, f"invalid value: {place}: {text}")
+            message = "operation, missing value field: missing value"
+            yield plain(path, rule.name, f"invalid value: {rule_path}: {message}")
 
 
 def path_has_variables(patch: str) -> bool:
@@ -74,10 +74,10 @@ def path_has_variables(patch: str) -> bool:
     )
 
 
-def _without_variables(text: str) -> str:
+def _without_variables(patch: str) -> str:
     pieces: list[str] = []
     done = 0
-    for found in find_variables(text):
-        pieces += [text[done : found.start], _STAND_IN]
-        done = found.end
-    return "".join([*pieces, text[done:]])
+    for variable in find_variables(patch):
+        pieces += [patch[done : variable.start], _STAND_IN]
+        done = variable.end
+    return "".join([*pieces, patch[done:]])

@@ -78,8 +78,8 @@ def check_block(
         for index, entry in enumerate(filters):
             # KYVERNO: user info of ``all`` filters is reported under ``any`` (10.5).
             yield from _check_user(entry, f"{path}.any[{index}]", rule)
-            place = f"{path}.{mode}[{index}]"
-            yield from _check_resources(entry.resources, place, rule, scope)
+            filter_path = f"{path}.{mode}[{index}]"
+            yield from _check_resources(entry.resources, filter_path, rule, scope)
     if isinstance(block, MatchResources):
         yield from _check_user(block, path, rule)
         yield from _check_resources(block.resources, path, rule, scope)
@@ -111,17 +111,17 @@ def _check_user(
     block: MatchResources | ResourceFilter, path: str, rule: str
 ) -> Problems:
     for index, subject in enumerate(block.subjects):
-        place = f"{path}.subjects[{index}]"
+        subject_path = f"{path}.subjects[{index}]"
         if not subject.kind:
-            yield required(f"{place}.kind", rule, "")
+            yield required(f"{subject_path}.kind", rule, "")
         elif subject.kind not in ("User", "Group", "ServiceAccount"):
             detail = "kind must be 'User', 'Group', or 'ServiceAccount'"
-            yield invalid(f"{place}.kind", rule, subject.kind, detail)
+            yield invalid(f"{subject_path}.kind", rule, subject.kind, detail)
         if not subject.name:
-            yield required(f"{place}.name", rule, "")
+            yield required(f"{subject_path}.name", rule, "")
         if subject.kind == "ServiceAccount" and not subject.namespace:
             detail = "namespace is required when Kind is ServiceAccount"
-            yield required(f"{place}.namespace", rule, detail)
+            yield required(f"{subject_path}.namespace", rule, detail)
     for index, role in enumerate(block.roles):
         if role.count(":") != 1:
             detail = "Role is expected to be in namespace:name format"
@@ -171,15 +171,15 @@ def _has_wildcards(selector: LabelSelector) -> bool:
 def _check_targets(rule: Rule, path: str, subject: Subject) -> Problems:
     if rule.mutate is None or not subject.is_namespaced:
         return
-    own = subject.policy.metadata.namespace
+    policy_namespace = subject.policy.metadata.namespace
     for index, target in enumerate(rule.mutate.targets or ()):
-        if target.namespace and target.namespace != own:
+        if target.namespace and target.namespace != policy_namespace:
             detail = (
                 "This field can be ignored or should have value of the namespace where "
                 "the policy is being created"
             )
-            place = f"{path}.targets[{index}].namespace"
-            yield invalid(place, rule.name, target.namespace, detail)
+            namespace_path = f"{path}.targets[{index}].namespace"
+            yield invalid(namespace_path, rule.name, target.namespace, detail)
 
 
 def _check_pod_security(rule: Rule, path: str) -> Problems:
@@ -187,23 +187,23 @@ def _check_pod_security(rule: Rule, path: str) -> Problems:
     if body is None:
         return
     for index, entry in enumerate(body.exclude):
-        place = f"{path}.podSecurity.exclude[{index}]"
-        yield from check_standard(entry, place, rule.name)
+        exclude_path = f"{path}.podSecurity.exclude[{index}]"
+        yield from check_standard(entry, exclude_path, rule.name)
         if body.level == "baseline" and entry.control_name in _RESTRICTED_ONLY:
             detail = "Invalid control name defined at the given level"
             name = entry.control_name
-            yield invalid(f"{place}.controlName", rule.name, name, detail)
+            yield invalid(f"{exclude_path}.controlName", rule.name, name, detail)
 
 
 def check_standard(entry: PodSecurityStandard, path: str, rule: str) -> Problems:
     """Check one podSecurity exclusion, of a rule or of an exception."""
-    place, name = f"{path}.controlName", entry.control_name
+    name_path, name = f"{path}.controlName", entry.control_name
     if name in _CONTAINER_CONTROLS and not entry.images:
         detail = "exclude.images must be specified for the container level control"
-        yield invalid(place, rule, name, detail)
+        yield invalid(name_path, rule, name, detail)
     elif name in _POD_CONTROLS and entry.images:
         detail = "exclude.images must not be specified for the pod level control"
-        yield invalid(place, rule, name, detail)
+        yield invalid(name_path, rule, name, detail)
     if entry.restricted_field and not entry.values:
         yield forbidden(f"{path}.values", rule, "values is required")
     if entry.values and not entry.restricted_field:

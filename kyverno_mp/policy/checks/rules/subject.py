@@ -51,9 +51,9 @@ class Subject(msgspec.Struct, frozen=True):
         return isinstance(self.policy, Policy)
 
 
-def plain(path: str, rule: str, text: str, code: str = "policy.invalid") -> Problem:
-    """Return a problem whose whole upstream text is ``text``."""
-    return Problem(code, path, rule, text, text)
+def plain(path: str, rule: str, message: str, code: str = "policy.invalid") -> Problem:
+    """Return a problem whose whole upstream text is ``message``."""
+    return Problem(code, path, rule, message, message)
 
 
 def invalid(path: str, rule: str, value: Json, detail: str) -> Problem:
@@ -80,7 +80,7 @@ def _json(value: Json) -> str:
     """Encode a value like Go's json.Marshal, in the record's order."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.json.decode(msgspec.json.encode(value))
-    text = msgspec.json.encode(value).decode()
+    encoded = msgspec.json.encode(value).decode()
     for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+        encoded = encoded.replace(char, f"\\u{ord(char):04x}")
+    return encoded

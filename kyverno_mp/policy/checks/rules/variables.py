@@ -43,7 +43,7 @@ ALLOWED: Final = {
 }
 """(background mode, mutate with targets) -> pattern of the allowed variables."""
 
-_COMPILED: Final = {key: re2.compile(text) for key, text in ALLOWED.items()}
+_COMPILED: Final = {key: re2.compile(pattern) for key, pattern in ALLOWED.items()}
 _DEEP: Final = re2.compile(r"\{[^}]*\{")
 _IN_SECTION: Final = re2.compile(r"\{\{[^{}]*\}\}")
 _USER_VARIABLES: Final = re2.compile(
@@ -68,8 +68,8 @@ class VariableError(NamedTuple):
 def check_variables(subject: Subject) -> Problems:
     """Check for user info in background mode, then every variable of every rule."""
     if subject.policy.spec.background:
-        for path, name, text in user_info_errors(subject.rules):
-            reason = f"{_BACKGROUND}{text} "
+        for path, name, message in user_info_errors(subject.rules):
+            reason = f"{_BACKGROUND}{message} "
             yield plain(path, name, reason, "policy.background")
         if not any(_is_mutate_existing(rule) for rule in subject.policy.spec.rules):
             for variable in _user_variables(subject):
@@ -78,15 +78,17 @@ def check_variables(subject: Subject) -> Problems:
     for index, rule in enumerate(subject.rules):
         for error in variable_errors(rule, background=subject.policy.spec.background):
             path = f"spec.rules[{index}]{_dotted(error.pointer)}"
-            text = f"{_INVALID}{error.text}"
-            yield Problem("policy.variable", path, rule.name, text, text, error.column)
+            message = f"{_INVALID}{error.text}"
+            yield Problem(
+                "policy.variable", path, rule.name, message, message, error.column
+            )
 
 
 def check_elements(rule: Rule, index: int) -> Problems:
     """Check that ``element`` is used only inside foreach."""
-    for text, pointer in _leaves(rule.raw(), ""):
-        for found in find_variables(text):
-            query, _ = query_of(found.variable)
+    for leaf, pointer in _leaves(rule.raw(), ""):
+        for variable in find_variables(leaf):
+            query, _ = query_of(variable.variable)
             if query.startswith("element") and "/foreach/" not in pointer:
                 reason = (
                     f"variable '{query}' present outside of foreach at path {pointer}"
@@ -102,8 +104,8 @@ def has_variables(subject: Subject) -> bool:
 
 def syntax_errors(raw: Json) -> Iterator[str]:
     """Return each query in ``raw`` that is not valid JMESPath."""
-    for text, pointer in _leaves(raw, ""):
-        for query, _ in _queries(text):
+    for leaf, pointer in _leaves(raw, ""):
+        for query, _ in _queries(leaf):
             problem, _offset = _syntax_error(query, pointer)
             if problem:
                 yield problem
@@ -111,18 +113,18 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 def query_faults(raw: Json, path: str) -> Problems:
     """Yield each query below ``path`` that is not valid JMESPath, with its position."""
-    for text, pointer in _leaves(raw, ""):
-        for query, start in _queries(text):
+    for leaf, pointer in _leaves(raw, ""):
+        for query, start in _queries(leaf):
             problem, offset = _syntax_error(query, pointer)
             if problem:
                 column = start + offset if start else 0
-                where = f"{path}{_dotted(pointer)}"
-                yield Problem("policy.expression", where, "", problem, "", column)
+                leaf_path = f"{path}{_dotted(pointer)}"
+                yield Problem("policy.expression", leaf_path, "", problem, "", column)
 
 
-def queries_of(text: str) -> Iterator[str]:
+def queries_of(template: str) -> Iterator[str]:
     """Return the queries of a string's variables, inner queries first."""
-    for query, _ in _queries(text):
+    for query, _ in _queries(template):
         yield query
 
 
@@ -141,17 +143,17 @@ def user_info_errors(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
             ordered = modes if name == "match" else modes[::-1]
             places: list[tuple[str, MatchResources | ResourceFilter]] = [(name, block)]
             places += [
-                (f"{name}/{mode}[{i}]", one)
+                (f"{name}/{mode}[{i}]", match_filter)
                 for mode, filters in ordered
-                for i, one in enumerate(filters)
+                for i, match_filter in enumerate(filters)
             ]
-            for place, one in places:
-                given = _user_info(one)
-                if given:
-                    where = f"spec/rules[{index}]/{place}/{given}"
-                    path = f"spec.rules[{index}].{place.replace('/', '.')}.{given}"
-                    text = f"invalid variable used at path: {where}"
-                    yield path, rule.name, text
+            for block_path, match_filter in places:
+                field = _user_info(match_filter)
+                if field:
+                    field_path = f"spec/rules[{index}]/{block_path}/{field}"
+                    path = f"spec.rules[{index}].{block_path.replace('/', '.')}.{field}"
+                    message = f"invalid variable used at path: {field_path}"
+                    yield path, rule.name, message
 
 
 def _user_info(block: MatchResources | ResourceFilter) -> str:
@@ -171,9 +173,9 @@ def _policy_text(subject: Subject) -> str:
 
 
 def _user_variables(subject: Subject) -> Iterator[str]:
-    for found in find_variables(_policy_text(subject)):
-        if _USER_VARIABLES.search(found.variable):
-            yield found.variable
+    for variable in find_variables(_policy_text(subject)):
+        if _USER_VARIABLES.search(variable.variable):
+            yield variable.variable
 
 
 def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
@@ -192,12 +194,12 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     raw = _without_attestations(rule.raw())
     if rule.mutate is not None and rule.mutate.targets:
         for index, target in enumerate(rule.mutate.targets):
-            shown = {
+            encoded = {
                 "context": raw.get("context", []),
                 "preconditions": raw.get("preconditions"),
                 "target": [target.kind, target.namespace, target.name],
             }
-            for error in _variable_errors(shown, (background, False), names):
+            for error in _variable_errors(encoded, (background, False), names):
                 message = f"invalid variables defined at mutate.targets[{index}]: "
                 yield VariableError(message + error.text)
     failed = f"variable substitution failed for rule {rule.name}: "
@@ -218,8 +220,8 @@ def _forbidden_sections(rule: Rule) -> Iterator[str]:
         yield "patchesJson6902 path"
     for name, block in (("exclude", rule.exclude), ("match", rule.match)):
         if block is not None:
-            text = msgspec.json.encode(block).decode()
-            if "{{" in text and _IN_SECTION.search(text):
+            encoded = msgspec.json.encode(block).decode()
+            if "{{" in encoded and _IN_SECTION.search(encoded):
                 yield name
     for image in rule.verify_images:
         references = (*image.image_references, image.image)
@@ -231,50 +233,50 @@ def _without_attestations(raw: dict[str, Json]) -> dict[str, Json]:
     images = raw.get("verifyImages")
     if not images:
         return raw
-    kept = []
+    entries = []
     for image in images:
         listed = [
             {key: value for key, value in attestation.items() if key != "conditions"}
             for attestation in image.get("attestations", [])
         ]
-        kept.append({**image, "attestations": listed})
-    return {**raw, "verifyImages": kept}
+        entries.append({**image, "attestations": listed})
+    return {**raw, "verifyImages": entries}
 
 
 def _variable_errors(
     raw: Json, mode: tuple[bool, bool], names: list[str]
 ) -> Iterator[VariableError]:
-    seen: set[str] = set()
-    for text, pointer in _leaves(raw, ""):
-        for query, start in _queries(text):
-            if query in seen:
+    reported: set[str] = set()
+    for leaf, pointer in _leaves(raw, ""):
+        for query, start in _queries(leaf):
+            if query in reported:
                 continue
-            seen.add(query)
+            reported.add(query)
             error, column = _query_error(query, pointer, mode, names)
             if error:
                 yield VariableError(error, pointer, start + column if start else 0)
 
 
-def _queries(text: str) -> Iterator[tuple[str, int]]:
+def _queries(template: str) -> Iterator[tuple[str, int]]:
     """Return the queries of a string with their columns, inner queries first.
 
     The outer query depends on the value of an inner query, which is unknown here, so
     its column is 0.
     """
     for turn in range(SUBSTITUTION_ROUNDS_MAX):
-        found = find_variables(text)
-        if not found:
+        variables = find_variables(template)
+        if not variables:
             return
         pieces: list[str] = []
         done = 0
-        for one in found:
-            query, is_shallow = query_of(one.variable)
-            yield query, 0 if turn else text.find(query, one.start) + 1
-            pieces += [text[done : one.start], "null"]
-            done = one.end
+        for variable in variables:
+            query, is_shallow = query_of(variable.variable)
+            yield query, 0 if turn else template.find(query, variable.start) + 1
+            pieces += [template[done : variable.start], "null"]
+            done = variable.end
         if is_shallow:
             return
-        text = "".join([*pieces, text[done:]])
+        template = "".join([*pieces, template[done:]])
 
 
 def _query_error(
@@ -332,8 +334,8 @@ def _context_patterns(rule: Rule) -> list[str]:
         inner += _foreach_entries(rule.mutate.foreach)
         for target in rule.mutate.targets or ():
             inner += target.context
-    for made in (rule.generate and rule.generate.foreach) or ():
-        inner += made.context
+    for generation in (rule.generate and rule.generate.foreach) or ():
+        inner += generation.context
     return names + _names_of(inner)
 
 
@@ -350,7 +352,7 @@ def _names_of(entries: Iterable[ContextEntry]) -> list[str]:
     names: list[str] = []
     for entry in entries:
         free = (entry.api_call, entry.global_reference, entry.image_registry)
-        if entry.variable is not None or any(one is not None for one in free):
+        if entry.variable is not None or any(name is not None for name in free):
             names.append(f"{entry.name}*")
         if entry.config_map is not None:
             name = entry.name

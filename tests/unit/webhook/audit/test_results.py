@@ -22,8 +22,8 @@ from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.queues.journal import Journal, JournalReader
-from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.records import decode_results
+from kyverno_mp.results.entries import Row, Subject
+from kyverno_mp.results.records import decode_results
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.audit.sink import LogSink
 from kyverno_mp.webhook.results.sink import JOURNAL_FULL, TOO_LARGE, ResultSink

@@ -33,7 +33,7 @@ from kyverno_mp.program.validating_policy import evaluate
 from kyverno_mp.program.validating_policy.group import Group
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.queues.journal import Journal, JournalReader
-from kyverno_mp.reports.records import decode_results
+from kyverno_mp.results.records import decode_results
 from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment

@@ -1,6 +1,6 @@
 """Define the rows of reports: one result of one rule for one subject.
 
-Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
+Room: results. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
 Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the reports
 of the cluster contain them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
@@ -158,8 +158,8 @@ def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
     """
     if not hides_values(kind):
         return row_of(policy, rule)
-    known = rule.properties if policy.kind in _BOUND else {}
-    row = row_of(policy, replace(rule, properties=known))
+    properties = rule.properties if policy.kind in _BOUND else {}
+    row = row_of(policy, replace(rule, properties=properties))
     return msgspec.structs.replace(row, message="")
 
 

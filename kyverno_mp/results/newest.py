@@ -1,6 +1,6 @@
 """Keep the newest results by subject and rule, and encode them in EphemeralReports.
 
-Room: reports. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
+Room: results. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
 Results, results_of, document_of. Next: leader/results/writer.py writes such reports,
 reports/ephemeral.py reads them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.2, 6.6; docs/pools.md 4.
@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp, summary_of
+from kyverno_mp.results.entries import ROW, Row, Subject, Timestamp, summary_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.records import RecordType
 
@@ -95,15 +95,15 @@ class Results:
 
     def add_all(self, results: "Results") -> None:
         """Add the results of another instance."""
-        for key, found in results.by_key.items():
-            shared = self._rows.setdefault(found.row, found.row)
-            self.put(key, Result(found.at_ns, shared))
+        for key, entry in results.by_key.items():
+            shared = self._rows.setdefault(entry.row, entry.row)
+            self.put(key, Result(entry.at_ns, shared))
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries of an EphemeralReport, in a fixed order."""
         groups: dict[tuple[bytes, int], list[Subject]] = {}
-        for (subject, _), found in self.by_key.items():
-            group = found.row, found.at_ns // _TICK_NS
+        for (subject, _), entry in self.by_key.items():
+            group = entry.row, entry.at_ns // _TICK_NS
             groups.setdefault(group, []).append(subject)
         return [
             {
@@ -116,11 +116,11 @@ class Results:
 
     def put(self, key: ResultKey, result: Result) -> None:
         """Add a result by its key, unless a newer one is known."""
-        known = self.by_key.get(key)
-        if known is not None and known.at_ns > result.at_ns:
+        entry = self.by_key.get(key)
+        if entry is not None and entry.at_ns > result.at_ns:
             return
-        if known is not None:
-            self.size_bytes -= _size_of(key, known)
+        if entry is not None:
+            self.size_bytes -= _size_of(key, entry)
         self.by_key[key] = result
         self.size_bytes += _size_of(key, result)
 
@@ -137,8 +137,8 @@ def _time_of(at_ns: int) -> Timestamp:
 def _size_of(key: ResultKey, result: Result) -> int:
     subject = key[0]
     names = (subject.api_version, subject.kind, subject.namespace, subject.name)
-    texts = sum(len(text.encode()) for text in names) + len(subject.uid)
-    return len(result.row) + _ENTRY_BYTES + texts + _SUBJECT_BYTES
+    name_bytes = sum(len(name.encode()) for name in names) + len(subject.uid)
+    return len(result.row) + _ENTRY_BYTES + name_bytes + _SUBJECT_BYTES
 
 
 def document_of(results: Results, name: str, namespace: str) -> dict[str, Any]:
