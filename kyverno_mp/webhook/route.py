@@ -14,6 +14,7 @@ import msgspec
 
 from kyverno_mp.limits import ROUTES_KEPT_MAX
 from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS, ReviewPath
 
 VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"
@@ -21,10 +22,6 @@ VPOL: Final = "vpol"
 """ValidatingPolicies; the rest of the path names them."""
 NVPOL: Final = "nvpol"
 """NamespacedValidatingPolicies; the rest of the path names them."""
-NVPOL_KEYS: Final = "nvpol-keys"
-"""A path of the same webhook that also contains their namespaces: ``/<ns>/<name>/...``.
-The API server accepts only DNS names between slashes, and any of them can be a policy's
-name, so the first segment distinguishes the two paths."""
 MPOL: Final = "mpol"
 """MutatingPolicies; the rest of the path names them."""
 NMPOL: Final = "nmpol"
@@ -41,25 +38,38 @@ IVPOL_MUTATE: Final = "ivpol/mutate"
 """ImageValidatingPolicies that replace tags by digests; their names follow."""
 NIVPOL_MUTATE: Final = "nivpol/mutate"
 """NamespacedImageValidatingPolicies that do so."""
+_ALL_VALIDATING: Final = tuple(
+    row.validating for row in REVIEWED_CEL_KINDS if row.validating
+)
+_ALL_MUTATING: Final = tuple(row.mutating for row in REVIEWED_CEL_KINDS if row.mutating)
+
+
+def webhooks_of(review: ReviewPath) -> tuple[str, str]:
+    """Return the names of a kind's webhook for cluster and for namespaced policies."""
+    name = review.path.removeprefix("/").removesuffix("/validate")
+    return name, f"n{name}"
+
+
 _BY_NAMES: Final[dict[tuple[str, ...], str]] = {
-    **{(name,): name for name in (VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL)},
-    (IVPOL, "validate"): IVPOL,
-    (NIVPOL, "validate"): NIVPOL,
-    (IVPOL, "mutate"): IVPOL_MUTATE,
-    (NIVPOL, "mutate"): NIVPOL_MUTATE,
+    tuple(f"{twin}{review.path.removeprefix('/')}".split("/")): webhook
+    for review in (*_ALL_VALIDATING, *_ALL_MUTATING)
+    for twin, webhook in zip(("", "n"), webhooks_of(review), strict=True)
 }
 """The beginnings of paths whose rest names policies -> their webhook."""
 RECORDED: Final = frozenset({VALIDATE, MUTATE, VPOL, NVPOL, MPOL, NMPOL})
 """The webhooks whose reviews can be recorded and replayed."""
 CEL_WEBHOOKS: Final = frozenset(_BY_NAMES.values())
 _OF_KEYS: Final = {
-    NVPOL_KEYS: NVPOL,
-    "nmpol-keys": NMPOL,
-    "ngpol-keys": NGPOL,
-    "nivpol-keys": NIVPOL,
-    "nivpol-mutate-keys": NIVPOL_MUTATE,
+    review.namespaced_path.removeprefix("/"): webhooks_of(review)[1]
+    for review in (*_ALL_VALIDATING, *_ALL_MUTATING)
 }
-"""Paths that also contain namespaces -> their webhook."""
+"""Paths that also contain namespaces, e.g. ``/nvpol-keys/<ns>/<name>/...`` -> their
+webhook. The API server accepts only DNS names between slashes, and any of them can be a
+policy's name, so the first segment distinguishes the two paths of a webhook."""
+MUTATING: Final = frozenset(
+    (MUTATE, *(name for review in _ALL_MUTATING for name in webhooks_of(review)))
+)
+"""The webhooks of the MutatingWebhookConfiguration."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
 _REMEMBERED_QUERY_BYTES_MAX: Final = 64
@@ -76,7 +86,7 @@ class Route(msgspec.Struct, frozen=True):
     ``failure_policies``: only policies with one of these are evaluated. ``policy_key``:
     ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "". For
     policies in CEL: the names of all policies of the path, separated by slashes. On
-    paths like NVPOL_KEYS, it begins with a slash, and each name follows its namespace.
+    paths like ``/nvpol-keys``, it begins with a slash, and namespaces precede names.
     """
 
     path: str

@@ -28,7 +28,7 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicySpec,
 )
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicySpec
 from kyverno_mp.policy.fields.meta import LabelSelector
@@ -77,9 +77,10 @@ def custom_controller(name: str) -> Controller | None:
 
 def copy_warnings(policy: AnyServedPolicy) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of the entries of ``autogen`` without effect."""
-    if isinstance(policy, GeneratingPolicy) or policy.spec.autogen is None:
+    autogen = getattr(policy.spec, "autogen", None)
+    if autogen is None:
         return
-    given = policy.spec.autogen.pod_controllers
+    given = autogen.pod_controllers
     names = () if given is None else given.controllers or ()
     is_mutating = isinstance(policy, MutatingPolicy)
     for index, text in _without_effect(names, is_mutating=is_mutating):

@@ -145,7 +145,9 @@ class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
     spec: DeletingPolicySpec
 
 
-AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
+ReviewedCelPolicy = MutatingPolicy | GeneratingPolicy
+"""The kinds that reviews evaluate."""
+AnyCelPolicy = ReviewedCelPolicy | DeletingPolicy
 _KINDS: Final[Mapping[str, RecordType[AnyCelPolicy]]] = {
     **dict.fromkeys(MUTATING_POLICY.names, RecordType(MutatingPolicy)),
     **dict.fromkeys(GENERATING_POLICY.names, RecordType(GeneratingPolicy)),

@@ -16,8 +16,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     is_image_policy,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
-    GeneratingPolicy,
-    MutatingPolicy,
+    ReviewedCelPolicy,
     decode_cel_policy,
     is_cel_policy,
 )
@@ -32,9 +31,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
     IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
     REVIEWED_CEL_KINDS,
 )
 
@@ -42,18 +39,14 @@ SERVED_CEL_KINDS: Final = frozenset(
     name for row in REVIEWED_CEL_KINDS for name in row.names
 )
 """The kinds of policies, without PolicyException."""
-_OTHERS: Final = frozenset((*MUTATING_POLICY.names, *GENERATING_POLICY.names))
-"""The served kinds that policy/cel_kinds/policies.py decodes."""
-AnyServedPolicy = (
-    AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy | ImageValidatingPolicy
-)
+AnyServedPolicy = AnyValidatingPolicy | ReviewedCelPolicy | ImageValidatingPolicy
 
 
 def is_served(raw: Json) -> bool:
     """Return whether the server uses ``raw``: a policy or PolicyException."""
     if is_validating_policy(raw) or is_image_policy(raw):
         return True
-    return is_cel_policy(raw) and raw["kind"] in _OTHERS
+    return is_cel_policy(raw) and raw["kind"] in SERVED_CEL_KINDS
 
 
 def authorization_mode(raw: Json) -> str:
@@ -70,11 +63,11 @@ def decode_served(
     """
     if raw["kind"] in IMAGE_VALIDATING_POLICY.names:
         return decode_image_policy(raw, file=file)
-    if raw["kind"] not in _OTHERS:
+    if not is_cel_policy(raw):
         return decode_validating_policy(raw, file=file)
-    found = decode_cel_policy(raw, file=file)
-    assert isinstance(found, MutatingPolicy | GeneratingPolicy)
-    return found
+    policy = decode_cel_policy(raw, file=file)
+    assert isinstance(policy, ReviewedCelPolicy)
+    return policy
 
 
 def decode_policy(raw: dict[str, Json]) -> msgspec.Struct | None:

@@ -28,33 +28,22 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
-    GPOL,
     IVPOL,
     IVPOL_MUTATE,
     MPOL,
     MUTATE,
-    NGPOL,
+    MUTATING,
     NIVPOL,
     NIVPOL_MUTATE,
     NMPOL,
-    NVPOL,
     VALIDATE,
-    VPOL,
 )
 
 _WEBHOOK: Final = {
-    VALIDATE: "ValidatingWebhookConfiguration",
-    MUTATE: "MutatingWebhookConfiguration",
-    VPOL: "ValidatingWebhookConfiguration",
-    NVPOL: "ValidatingWebhookConfiguration",
-    MPOL: "MutatingWebhookConfiguration",
-    NMPOL: "MutatingWebhookConfiguration",
-    GPOL: "ValidatingWebhookConfiguration",
-    NGPOL: "ValidatingWebhookConfiguration",
-    IVPOL: "ValidatingWebhookConfiguration",
-    NIVPOL: "ValidatingWebhookConfiguration",
-    IVPOL_MUTATE: "MutatingWebhookConfiguration",
-    NIVPOL_MUTATE: "MutatingWebhookConfiguration",
+    name: "MutatingWebhookConfiguration"
+    if name in MUTATING
+    else "ValidatingWebhookConfiguration"
+    for name in (VALIDATE, MUTATE, *CEL_WEBHOOKS)
 }
 _OF_IMAGES: Final = frozenset({IVPOL, NIVPOL, IVPOL_MUTATE, NIVPOL_MUTATE})
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
