@@ -232,9 +232,10 @@ class Informer(Generic[T]):
     def _failed(self, error: DependencyError) -> None:
         if self._stopping.is_set():
             return
+        # Readers look at the failures first.
+        self.last_error, self.last_code = error.message, error.code
         self._count()
         self._is_silent = isinstance(error, DeadlinePassed)
-        self.last_error, self.last_code = error.message, error.code
         if error.code in _ANSWERS:
             self._retry_after_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:

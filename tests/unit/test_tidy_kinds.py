@@ -29,10 +29,10 @@ TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
     "ClusterPolicy": 53,
     "ClusterCleanupPolicy": 12,
-    "ValidatingPolicy": 48,
-    "MutatingPolicy": 53,
-    "ImageValidatingPolicy": 34,
-    "GeneratingPolicy": 42,
+    "ValidatingPolicy": 47,
+    "MutatingPolicy": 51,
+    "ImageValidatingPolicy": 33,
+    "GeneratingPolicy": 39,
     "DeletingPolicy": 26,
 }
 """How many modules name a kind in their code: lower these numbers, never raise them."""

@@ -21,7 +21,6 @@ from kyverno_mp.background.generating.sources import (
 from kyverno_mp.background.generating.wanted import Collector
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import request_of, review_resource
-from kyverno_mp.background.policies import Version
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
@@ -65,10 +64,12 @@ class Evaluation:
         """
         evaluated = self._evaluate(task, policy, trigger)
         if evaluated is None and task.request is not None:
-            newer = self.policies.reread(policy)
-            if newer is not None and _is_newer(newer.version, policy.version):
-                policy = newer
-                evaluated = self._evaluate(task, policy, trigger)
+            live = self.policies.live(policy.name)
+            if live is not None and live.uid == policy.stored.uid:
+                newest = self.policies.ready(live)
+                if newest.version != policy.version:
+                    policy = newest
+                    evaluated = self._evaluate(task, policy, trigger)
         return None if evaluated is None else Evaluated(policy, evaluated)
 
     def _evaluate(
@@ -166,11 +167,6 @@ class Evaluation:
             return None
         namespace = namespaces.namespace(name, deadline_ns)
         return None if namespace is None else {"spec": {}, "status": {}, **namespace}
-
-
-def _is_newer(version: Version, than: Version) -> bool:
-    """Return whether it is another version of the same policy."""
-    return version[0] == than[0] and version != than
 
 
 def _noted(port: ResourcePort | None, sources: Sources) -> ResourcePort | None:

@@ -28,9 +28,9 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import GENERATED_KINDS_MAX, GENERATED_KINDS_OF_NAMESPACE_MAX
+from kyverno_mp.pool.term import FAILING
 from kyverno_mp.program.generate.labels import SOURCE_UID
 
-_FAILING: Final = 3
 _TOO_MANY: Final = (
     f"more than {GENERATED_KINDS_MAX} kinds are generated, or more than"
     f" {GENERATED_KINDS_OF_NAMESPACE_MAX} by the policies of a namespace"
@@ -195,9 +195,7 @@ class Watches:
     def _is_listed(self, policy: str) -> bool:
         watches = (self._watches.get(key) for key in self._places.get(policy, ()))
         return self._follows and all(
-            watch is None
-            or watch.informer.synced
-            or watch.informer.failures >= _FAILING
+            watch is None or watch.informer.synced or watch.informer.failures >= FAILING
             for watch in watches
         )
 
@@ -213,7 +211,7 @@ class Watches:
             f"watch of generated {informer.scope.resource.plural}:"
             f" {informer.last_error}"
             for informer in self.informers
-            if informer.failures >= _FAILING
+            if informer.failures >= FAILING
         ]
         if self._left_out:
             problems.append(
@@ -228,7 +226,7 @@ class Watches:
         with self._lock:
             reasons = dict.fromkeys(self._left_out, _TOO_MANY)
             for key, watch in self._watches.items():
-                if watch.informer.failures >= _FAILING:
+                if watch.informer.failures >= FAILING:
                     reasons[key] = watch.informer.last_error
             places = dict(self._places)
         reasons_of = {

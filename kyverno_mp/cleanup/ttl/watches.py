@@ -25,6 +25,7 @@ from kyverno_mp.kube.rights import Right
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import CLEANUP_WATCHES_MAX
 from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.pool.term import FAILING
 from kyverno_mp.telemetry.families import TTL_INFO
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.kubernetes.grants import TTL_VERBS
@@ -35,7 +36,6 @@ VERBS: Final = TTL_VERBS
 _READS: Final = ("list", "watch")
 _DUPLICATES: Final = frozenset({("events.k8s.io", "events")})
 """K8S: contains the same objects as the Events of the core group."""
-_FAILING: Final = 3
 Place = tuple[str, str, str]
 """Group and plural of a resource, and a namespace; "" = all."""
 
@@ -154,7 +154,7 @@ class Watches:
                 " are not watched for TTL labels"
             )
         for (group, plural, namespace), informer in self.all().items():
-            if informer.failures >= _FAILING:
+            if informer.failures >= FAILING:
                 suffix = f" in {namespace}" if namespace else ""
                 name = name_of((group, plural, namespace))
                 yield f"TTL watch of {name}{suffix}: {informer.last_error}"

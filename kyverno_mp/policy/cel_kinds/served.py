@@ -16,7 +16,6 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     is_image_policy,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
-    DeletingPolicy,
     ReviewedCelPolicy,
     decode_cel_policy,
     is_cel_policy,
@@ -67,7 +66,7 @@ def decode_served(
     if not is_cel_policy(raw):
         return decode_validating_policy(raw, file=file)
     policy = decode_cel_policy(raw, file=file)
-    assert not isinstance(policy, DeletingPolicy)
+    assert isinstance(policy, ReviewedCelPolicy)
     return policy
 
 

@@ -391,6 +391,33 @@ def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
     assert content(api) == ("1" if existing else None)
 
 
+def test_kind_that_cannot_be_converted_does_not_stop_the_others(api: FakeApi) -> None:
+    """Otherwise, whoever defines a kind could stop the policies that also match it."""
+    trigger(api)
+    message = (
+        "conversion webhook for v1, Kind=Secret failed: Post"
+        ' "https://w.a.svc:443/": no endpoints available'
+    )
+    failed = {"code": 500, "reason": "InternalError", "message": message}
+    api.fault("GET /api/v1/secrets", *[failed] * 100)
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["secrets", "pods"],
+    }
+    policy(
+        api,
+        sync=False,
+        evaluation={"generateExisting": {"enabled": True}},
+        matchConstraints={"resourceRules": [rule]},
+    )
+    with held(api) as one:
+        one.settle()
+    assert api.count("GET /api/v1/secrets")
+    assert content(api) == "1"
+
+
 def test_unmanaged_object_stays_unchanged(api: FakeApi) -> None:
     """Otherwise, a policy would take over and later delete another writer's object."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
