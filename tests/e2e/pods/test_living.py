@@ -209,7 +209,10 @@ def test_a_missing_report_definition_is_said_in_few_lines(
         wait_for(lambda: _is_led(own))
         living = Living(plane, own)
         living.create_policies()
-        own.delete(f"{DEFINITIONS}/policyreports.wgpolicyk8s.io")
+        definition = f"{DEFINITIONS}/policyreports.wgpolicyk8s.io"
+        own.delete(definition)
+        # K8S: it ends after its objects. A report that is missing is a 404, too.
+        wait_for(lambda: own.ask("GET", definition)[0] == 404)
         plane.audit.mark()
         living.turns(4)
         wait_for(partial(_is_said, product, "policyreports"))
