@@ -98,6 +98,17 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._failures.pop(key, None)
 
+    def hasten(self) -> None:
+        """Make all waiting keys due now, and reset every back-off.
+
+        Call it when a common cause of failures has ended.
+        """
+        with self._changed:
+            self._failures.clear()
+            now_s = self._clock_s()
+            for key in list(self._waiting):
+                self._schedule(key, now_s)
+
     def failures(self, key: K) -> int:
         """Return the number of consecutive failures of a key."""
         with self._changed:

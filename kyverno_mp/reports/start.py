@@ -99,6 +99,7 @@ class Reports:
                 lambda: self.scan.plan.images or Plan(),
             )
         self._lanes = [self.lane] + ([self.images] if self.images else [])
+        self.stored.on_listed = self._retry_now
         self.merging = Merging(
             dependencies,
             Objects(dependencies.client, self._guard),
@@ -137,6 +138,11 @@ class Reports:
             lane.start()
         if self._merges:
             self.merging.start()
+
+    def _retry_now(self) -> None:
+        """Write the reports whose kind, or whose API server, was away."""
+        for lane in self._lanes:
+            lane.retries.hasten()
 
     @property
     def _merges(self) -> bool:

@@ -11,7 +11,7 @@ wrote are not decoded again when the informers deliver them.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -50,6 +50,8 @@ class StoredReports:
         ]
         self._listed: dict[int, dict[Key, tuple[str, StoredReport | None]]] = {}
         """What was written before the current list of each informer began."""
+        self.on_listed: Callable[[], None] = lambda: None
+        """Called in an informer's thread when it has listed the reports again."""
         for number, informer in enumerate(self.informers):
             informer.on_change(self._seen)
             informer.on_list(partial(self._begin_list, number))
@@ -158,9 +160,12 @@ class StoredReports:
         The report of a deleted object would otherwise be kept for ever.
         """
         with self._lock:
-            for key, write in self._listed.pop(number, {}).items():
+            listed = self._listed.pop(number, None)
+            for key, write in (listed or {}).items():
                 if self._written.get(key) is write:
                     del self._written[key]
+        if listed is not None:
+            self.on_listed()
 
     def _project(self, raw: msgspec.Raw) -> StoredReport | None:
         metadata = IDENTITY.decode(raw).metadata

@@ -381,10 +381,10 @@ class Settings:
         ),
     )
     snapshot_poll_ms: int = setting(
-        200,
+        1000,
         Facts(
-            "Interval at which an idle webhook worker checks for a new snapshot; a"
-            " busy worker checks at each request.",
+            "Interval at which an idle webhook worker checks for a new snapshot that"
+            " nobody announced to it; a busy worker checks at each request.",
             unit="ms",
             low=20,
             high=60_000,

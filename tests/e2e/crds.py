@@ -7,17 +7,17 @@ Takes: a connection. Gives: their names. May touch: the cluster.
 """
 
 import functools
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from tests.e2e.api import Api
+from tests.waiting import wait_for
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "config" / "crds"
-ESTABLISHED_S: Final = 30.0
 _COLLECTION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -39,11 +39,8 @@ def install_crds(api: Api, folder: Path = FOLDER) -> list[str]:
         address = f"{_COLLECTION}/{name}?fieldManager=e2e&force=true"
         applied = api.patch(address, definition, "apply")["metadata"]
         _UNCHANGED[applied["uid"]] = applied["generation"], definition
-    deadline = time.monotonic() + ESTABLISHED_S
     for name in changed:
-        while not _is_established(api, name):
-            assert time.monotonic() < deadline, f"{name} is not established"
-            time.sleep(0.05)
+        wait_for(partial(_is_established, api, name))
     return list(definitions)
 
 

@@ -49,7 +49,7 @@ _EXISTS: Final = 409
 _OK: Final = 200
 _LOG_CHARACTERS: Final = 6000
 RUNNING: Final[list["Product"]] = []
-"""The products that ``started`` runs in this process."""
+"""The products whose logs the report of a failed test shows."""
 
 
 class Product:

@@ -18,10 +18,11 @@ import pytest
 
 from kyverno_mp.telemetry.collect import views
 from tests.faults.service import Service, pod, require_label, review_of, write_whole
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, pause
 
 pytestmark = pytest.mark.slow
 CONNECTIONS = 8
+IDLE_CONNECTIONS = 200
 
 
 @pytest.fixture
@@ -156,6 +157,39 @@ def test_sigterm_completes_requests_in_flight(service: Service) -> None:
         time.sleep(0.5)
         link.sendall(body[50:])
         assert b'"allowed":false' in link.recv(65536)
+    assert service.process.wait(HANG_S) == 0
+
+
+def test_sigterm_loses_no_request_on_an_idle_connection(service: Service) -> None:
+    """A connection ends between two requests only if its client can notice at once.
+
+    As an API server does, each client repeats a request elsewhere if the kernel has
+    rejected its first byte, and otherwise does not.
+    """
+    body = json.dumps(review_of(pod())).encode()
+    request = (
+        b"POST /validate/fail HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
+    links = [open_tls(service) for _ in range(IDLE_CONNECTIONS)]
+    for link in links:
+        link.sendall(request)
+        assert b'"allowed":false' in link.recv(65536)
+    service.process.send_signal(signal.SIGTERM)
+    ends: list[str] = []
+    # The drain ends idle connections somewhere in the middle.
+    for link in links:
+        pause()
+        with link:
+            try:
+                link.sendall(request)
+            except OSError:
+                ends.append("not written")
+                continue
+            is_answered = b'"allowed":false' in link.recv(65536)
+            ends.append("answered" if is_answered else "lost")
+    assert "lost" not in ends
     assert service.process.wait(HANG_S) == 0
 
 

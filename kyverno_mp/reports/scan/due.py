@@ -39,6 +39,8 @@ class Scanned:
         self.started_s = 0.0
         self._failures = 0
         self._paused_until_s = float("-inf")
+        self._watch_lists = 0
+        """The lists of the watch when a list failed."""
 
     def mark(
         self, namespaces: Iterable[str], now_s: float, only: Keys | None = None
@@ -55,8 +57,9 @@ class Scanned:
     def is_to_list(self, now_s: float) -> bool:
         """Return whether there is a due list that may be started now."""
         # The first list of a watch delivers all objects.
-        is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
-        return bool(self.due) and is_ready
+        informer = self.watch.informer
+        is_over = now_s >= self._paused_until_s or informer.lists > self._watch_lists
+        return bool(self.due) and informer.synced and is_over
 
     def lists(self) -> list[tuple[str, Keys | None]]:
         """Return the namespaces to list, and the rules to evaluate for each."""
@@ -71,7 +74,8 @@ class Scanned:
         self._failures = 0
 
     def failed(self, now_s: float) -> None:
-        """List again after a back-off."""
+        """List again after a back-off, or when the watch can list the objects."""
+        self._watch_lists = self.watch.informer.lists
         self._failures += 1
         self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
 

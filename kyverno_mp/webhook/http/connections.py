@@ -2,17 +2,15 @@
 
 Room: webhook. Takes: the service, the app, limits, the other workers' counts. Gives:
 Connections, created in webhook/wire.py. Next: accept, protocol. May touch: the event
-loop's clock.
+loop's clock, the sockets of idle connections.
 Source: docs/behaviour/controllers 2.1 (read, write and header timeouts 30 s, idle 5
-min).
+min); Go 1.26 net/http transport.go, shouldRetryRequest (see ``close_idle``).
 """
 
 import asyncio
-import contextlib
-import fcntl
+import ctypes
 import math
 import termios
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
@@ -33,9 +31,17 @@ _SHARE_MAX: Final = 1.25
 it has at least two too many. A single surplus connection would move between workers
 endlessly."""
 QUIET_S: Final = 0.5
-"""During a drain, a connection is closed after this time without a request."""
+"""During a drain, a connection is closed after this time without a request: many of its
+clients' next requests arrive before, and their answers say that the connection ends."""
+FIRST_REQUEST_S: Final = 5.0
+"""A client opens a connection for a request, but may be slow between the two. It does
+not repeat the first request of a connection."""
 UNREAD_PAUSE_S: Final = 0.02
 """Then, the time between two looks for bytes that the loop has not read yet."""
+_LIBC: Final = ctypes.PyDLL(None)
+"""Its calls keep the interpreter's lock, so no thread runs between two of them."""
+_NO_ADDRESS: Final = bytes(16)
+"""A struct sockaddr of the family AF_UNSPEC, which is 0."""
 
 IDLE: Final = 0
 READING: Final = 1
@@ -56,6 +62,9 @@ class Connection(Protocol):
 
     def drain(self) -> None:
         """Close if idle, otherwise after the answer."""
+
+    def end_idle(self) -> bool:
+        """Close an idle connection; False if one side has not received all bytes."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -110,6 +119,7 @@ class Connections:
         write_timeout_s: float = WRITE_TIMEOUT_S,
         linger_s: float = LINGER_S,
         quiet_s: float = QUIET_S,
+        first_request_s: float = FIRST_REQUEST_S,
         arriving_bytes_max: int = ARRIVING_BYTES_MAX,
         evaluating_bytes_max: int = EVALUATING_BYTES_MAX,
         peers: Peers | None = None,
@@ -128,6 +138,7 @@ class Connections:
         self.body_bytes_max = body_bytes_max
         self.linger_s = linger_s
         self.quiet_s = quiet_s
+        self.first_request_s = first_request_s
         self._keepalive_s = keepalive_s
         self._read_timeout_s = read_timeout_s
         self._write_timeout_s = write_timeout_s
@@ -180,21 +191,19 @@ class Connections:
             b"content-type: application/json; charset=utf-8\r\ncontent-length: "
         )
         now = self.loop.time()
-        late = [
-            connection
-            for connection in self.open
-            if (connection.state == IDLE and now - connection.since > self._keepalive_s)
-            or (
+        for connection in list(self.open):
+            if (
                 connection.state == READING
                 and now - connection.since > self._read_timeout_s
-            )
-            or (
+            ) or (
                 connection.unread_since
                 and now - connection.unread_since > self._write_timeout_s
-            )
-        ]
-        for connection in late:
-            connection.abort()
+            ):
+                connection.abort()
+            elif connection.state == IDLE and (
+                now - connection.since > self._keepalive_s
+            ):
+                connection.end_idle()
         self._weigh()
 
     def opened(self, connection: Connection) -> None:
@@ -277,12 +286,34 @@ class Connections:
         self.letting_go = math.ceil((count - fair) / 2) if many else 0
 
 
-def unread_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the kernel has received that the loop has not read."""
+def close_idle(transport: asyncio.Transport) -> bool:
+    """Reset the connection; False if bytes of a request or an answer are in transit.
+
+    K8S: an API server does not repeat a call of which it wrote a byte to a connection
+    that then ends. A reset reaches its kernel, which rejects every later write at once,
+    and a call of which nothing was written is repeated. After an orderly end, the
+    kernel would accept writes until the API server's program has read that end: on a
+    busy machine, some calls in a thousand failed. So nothing may happen between the
+    look at the kernel's buffer and the reset.
+    """
+    if transport.is_closing():
+        # Its number may already be that of another connection.
+        return True
     sock = transport.get_extra_info("socket")
-    if sock is None:
-        return 0
-    count = array("i", [0])
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
-    return count[0]
+    number = -1 if sock is None else sock.fileno()
+    # A reset would discard what the client has not received of the last answer.
+    if _bytes(number, termios.TIOCOUTQ) or _bytes(number, termios.FIONREAD):
+        return False
+    # Linux dissolves a connection by a reset (connect(2)); other sockets refuse.
+    if _LIBC.connect(number, _NO_ADDRESS, len(_NO_ADDRESS)):
+        transport.close()
+    else:
+        transport.abort()
+    return True
+
+
+def _bytes(number: int, queue: int) -> int:
+    """Return the bytes in a queue of a socket, 0 if it has no such queue."""
+    count = ctypes.c_int(0)
+    _LIBC.ioctl(number, ctypes.c_ulong(queue), ctypes.byref(count))
+    return count.value

@@ -39,7 +39,7 @@ from kyverno_mp.webhook.http.connections import (
     READING,
     UNREAD_PAUSE_S,
     Connections,
-    unread_bytes,
+    close_idle,
 )
 from kyverno_mp.webhook.http.exchange import (
     HEADER_BYTES,
@@ -90,6 +90,9 @@ class Protocol(asyncio.Protocol):
         self.state = IDLE
         self.since = 0.0
         self.unread_since = 0.0
+        self._is_new = True
+        """No byte of a request has arrived."""
+        self._quiet_until = 0.0
 
     # Connection
 
@@ -150,6 +153,7 @@ class Protocol(asyncio.Protocol):
         if self.state == CLOSING:
             return
         if self.state == IDLE:
+            self._is_new = False
             self._enter(READING)
         self._wire_bytes += len(data)
         try:
@@ -215,21 +219,31 @@ class Protocol(asyncio.Protocol):
         if self.state == CLOSING:
             self._transport.close()
         elif self.state == IDLE:
-            self.since = self._connections.loop.time()
+            connections = self._connections
+            self._quiet_until = connections.loop.time() + connections.quiet_s
+            if self._is_new:
+                first = self.since + connections.first_request_s
+                self._quiet_until = max(self._quiet_until, first)
             self._close_when_quiet()
 
     def _close_when_quiet(self) -> None:
         if self.state != IDLE or self._transport is None:
             return
         loop = self._connections.loop
-        left_s = self.since + self._connections.quiet_s - loop.time()
+        left_s = self._quiet_until - loop.time()
         if left_s > 0:
             loop.call_later(left_s, self._close_when_quiet)
-        elif unread_bytes(self._transport):
-            # This loop was too busy to read the request that has arrived.
+        elif not self.end_idle():
+            # This loop was too busy to read the request that has arrived, or the client
+            # to receive its answer.
             loop.call_later(UNREAD_PAUSE_S, self._close_when_quiet)
-        else:
-            self._transport.close()
+
+    def end_idle(self) -> bool:
+        """Close an idle connection; False if one side has not received all bytes."""
+        if self._transport is not None and not close_idle(self._transport):
+            return False
+        self._enter(CLOSING)
+        return True
 
     def abort(self) -> None:
         """Close at once."""

@@ -29,7 +29,14 @@ from tests.e2e.crds import install_crds
 from tests.e2e.living import Faults, Living
 from tests.e2e.logs import crowded
 from tests.e2e.permissions import granted, is_explained, is_used, names_of
-from tests.e2e.product import ADMISSION, CLEANUP, Product, holder_of
+from tests.e2e.product import (
+    ADMISSION,
+    CLEANUP,
+    RUNNING,
+    Product,
+    holder_of,
+    log_ends,
+)
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -82,8 +89,15 @@ def running(
             product = Product(plane, place, workers, extra, account)
             product.start()
             stack.callback(product.stop)
+            RUNNING.append(product)
+            stack.callback(RUNNING.remove, product)
             products.append(product)
-        yield products
+        try:
+            yield products
+        except BaseException:
+            # The logs end before the test's report is made.
+            print(*log_ends(), sep="\n")
+            raise
 
 
 def _is_led(api: Api) -> bool:
@@ -209,7 +223,10 @@ def test_a_missing_report_definition_is_said_in_few_lines(
         wait_for(lambda: _is_led(own))
         living = Living(plane, own)
         living.create_policies()
-        own.delete(f"{DEFINITIONS}/policyreports.wgpolicyk8s.io")
+        definition = f"{DEFINITIONS}/policyreports.wgpolicyk8s.io"
+        own.delete(definition)
+        # K8S: it ends after its objects. A report that is missing is a 404, too.
+        wait_for(lambda: own.ask("GET", definition)[0] == 404)
         plane.audit.mark()
         living.turns(4)
         wait_for(partial(_is_said, product, "policyreports"))

@@ -181,6 +181,21 @@ def test_waiting_key_is_processed_when_added() -> None:
     assert drain(queue) == ["a"]
 
 
+def test_end_of_a_common_cause_ends_every_backoff() -> None:
+    """Also that of a key whose next attempt is running."""
+    queue = queue_of(TurnedClock(), backoff=Backoff(least_s=1, most_s=300))
+    for _ in range(9):
+        queue.retry("a")
+    queue.add("b")
+    assert queue.get(0) == "b"
+    queue.retry("b")
+    queue.hasten()
+    assert drain(queue) == ["a"]
+    queue.done("b")
+    assert drain(queue) == []
+    assert queue.retry("a") == queue.retry("b") == 1
+
+
 def test_full_queue_rejects_and_counts_new_keys() -> None:
     """Known keys are always accepted, so a full queue loses no pending key."""
     clock = TurnedClock()

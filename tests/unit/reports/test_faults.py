@@ -2,6 +2,7 @@
 
 import threading
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -57,6 +58,30 @@ def test_failed_write_is_retried(api: FakeApi, fault: Any) -> None:
         one.pass_s(2)
         one.pass_s(10)
         assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 5
+
+
+def test_reports_are_written_at_once_when_their_kind_is_back(api: FakeApi) -> None:
+    """Otherwise a report is up to five minutes late after a long outage."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raws = [pod(api, f"x{at}") for at in range(5)]
+    with term(api, world) as one:
+        api.fault("^(POST|GET) .*policyreports", *[404] * 1000)
+        one.settle()
+        for _ in range(10):
+            one.pass_s(300)
+        assert report_of(api, raws[0]) is None
+        api.faults.clear()
+        informer, _ = one.reports.stored.informers
+        lists = informer.lists
+        with api.lock:
+            raws.append(pod(api, "later"))
+            api.compact()
+        api.drop_watches()
+        wait_for(lambda: informer.lists > lists)
+        wait_for(lambda: one.reports.lane.retries.depth)
+        one.settle()
+        assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 6
 
 
 def test_conflict_causes_a_read(api: FakeApi) -> None:
@@ -369,6 +394,21 @@ def test_kind_of_an_unavailable_server_blocks_no_other(api: FakeApi) -> None:
         one.reports.scan.tick()
         assert not secrets.due
         assert not one.reports.scan.problem
+
+
+def test_resource_is_listed_at_once_when_its_kind_is_back() -> None:
+    """Its watch knows; the pause after failed lists grows to five minutes."""
+    informer = SimpleNamespace(synced=True, lists=1)
+    watch: Any = SimpleNamespace(informer=informer)
+    scanned = Scanned(watch, [])
+    scanned.mark([""], 0.0)
+    for _ in range(10):
+        scanned.failed(0.0)
+    assert not scanned.is_to_list(60.0)
+    informer.lists += 1
+    assert scanned.is_to_list(60.0)
+    scanned.failed(60.0)
+    assert not scanned.is_to_list(61.0)
 
 
 def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:

@@ -3,14 +3,21 @@
 import asyncio
 import gc
 import json
+import os
+import selectors
+import signal
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gunicorn.config
 import pytest
+import uvloop
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
@@ -31,11 +38,12 @@ from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.start import make_start
-from kyverno_mp.webhook.worker import Served
+from kyverno_mp.webhook.worker import Served, WebhookWorker
 from tests.unit.webhook.stub import review
-from tests.waiting import wait_for, wait_on_loop
+from tests.waiting import HANG_S, wait_for, wait_on_loop
 
 GIVEN = Settings(standalone=True)
+IDLE_S = 100.0
 
 
 class Pod:
@@ -231,3 +239,59 @@ def _data(
 
 def _policies(generation: int, salt: bytes, policies: Sequence[Any] = ()) -> bytearray:
     return PoliciesWriter().encode(tuple(policies), generation=generation, salt=salt)
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes at once; after ``IDLE_S`` the process gets SIGTERM."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.wakes = 0
+        super().__init__(_QuickSelector(self))
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class _QuickSelector(selectors.EpollSelector):
+    def __init__(self, loop: QuickLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        loop = self._loop
+        events = super().select(HANG_S if timeout is None else 0)
+        if timeout and not events:
+            loop.wakes += 1
+            loop.now_s += timeout
+            if loop.now_s - timeout < IDLE_S <= loop.now_s:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return events
+
+
+def test_idle_worker_wakes_up_only_for_its_periodic_work(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod without reviews must leave its core to others."""
+    pod.publish(SETTINGS, *NAMES)
+    pod.publisher.publish(POLICIES, partial(_policies))
+    loops: list[QuickLoop] = []
+
+    def new_loop() -> QuickLoop:
+        loops.append(QuickLoop())
+        return loops[-1]
+
+    monkeypatch.setattr(uvloop, "new_event_loop", new_loop)
+    config = gunicorn.config.Config()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listening = SimpleNamespace(sock=listener)
+        log = SimpleNamespace(reopen_files=lambda: None)
+        worker = WebhookWorker(0, os.getppid(), [listening], None, 30, config, log)
+        worker.wsgi = make_start(GIVEN, pod.places)
+        with pytest.raises(SystemExit):
+            worker.run()
+        worker.tmp.close()
+        worker.forget()
+    (loop,) = loops
+    assert loop.now_s >= IDLE_S
+    assert loop.wakes / loop.now_s < 3

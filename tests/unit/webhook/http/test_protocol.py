@@ -104,6 +104,7 @@ def talk(
             "keepalive_s": 300.0,
             "linger_s": 0.01,
             "quiet_s": 0.05,
+            "first_request_s": 0.0,
         }
         connections = Connections(
             loop,
