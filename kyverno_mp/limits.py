@@ -1686,6 +1686,14 @@ AUTHZ_ERROR_CHARS_MAX = 1024
 """Characters of an error that a proxy is told: enough for an expression's error, and no
 policy can send a large value of a request back in it."""
 
+JSON_PAYLOAD_THREADS = 2
+"""Threads that judge JSON payloads in one worker. They compute, so more would only take
+turns, and one that waits for a service leaves the other to the rest."""
+
+JSON_PAYLOADS_WAITING_MAX = 16
+"""JSON payloads that can wait for a thread in one worker; a pipeline sends a few at a
+time, and each can have BODY_BYTES_MAX."""
+
 AUTHZ_HEADERS_MAX = 256
 """Headers of a request to judge, and of an answer to an HTTP client: proxies accept
 about a hundred."""

@@ -24,6 +24,7 @@ _SETTING_OF: Final = {
     "nested_request": "authz_nested_request",
     "input_expression": "authz_input_expression",
     "output_expression": "authz_output_expression",
+    "json_payloads": "json_payloads",
     "cert_file": "tls_cert_file",
     "key_file": "tls_key_file",
     "client_ca_file": "client_ca_file",
@@ -219,6 +220,11 @@ command = Command(
         _switch("--nested-request", "http: judge the request in the body."),
         _text(["--input-expression"], "http: CEL that gives the request to judge."),
         _text(["--output-expression"], "http: CEL that gives the answer to send."),
+        _switch(
+            "--json-payloads",
+            "http: answer POST /json with a report of the policies in evaluation mode"
+            " JSON.",
+        ),
         _text(["--cert-file"], "PEM file with the certificate chain; without, no TLS."),
         _text(["--key-file"], "PEM file with its private key."),
         _text(

@@ -323,6 +323,14 @@ class Settings:
             " read yet."
         ),
     )
+    json_payloads: bool = setting(
+        False,
+        Facts(
+            "Answer `POST /json`, without a cluster or in an authorizer of mode http:"
+            " the body, any JSON object, is judged by the policies in evaluation mode"
+            " JSON, and the answer is a report."
+        ),
+    )
     # The authorizer: `serve authz`
     authz_mode: str = setting(
         "",
