@@ -188,6 +188,8 @@ def _unread(reference: str) -> str:
     service = _SERVICES.get(reference.strip().partition(":")[0])
     if service is not None:
         text = f"this version has no provider for keys of {service}"
+        if service == _SERVICES["awskms"]:
+            text = f"only the service reads keys of {service}, with KYVERNO_MP_AWS_KMS"
         return f"open {reference}: {text}; give the key inline as PEM"
     scheme, colon, _ = reference.partition("://")
     if colon and scheme == "k8s":

@@ -969,6 +969,15 @@ class Settings:
             " (imagePullSecrets)."
         ),
     )
+    aws_kms: bool = setting(
+        False,
+        Facts(
+            "Read the public keys that cluster-wide policies name as `awskms://` from"
+            " AWS KMS, with this pod's identity in AWS (AWS_REGION, AWS_ROLE_ARN,"
+            " AWS_WEB_IDENTITY_TOKEN_FILE, or AWS_ACCESS_KEY_ID,"
+            " AWS_SECRET_ACCESS_KEY)."
+        ),
+    )
     registry_credential_helpers: str = setting(
         "",
         Facts(
