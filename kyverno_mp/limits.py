@@ -1274,6 +1274,17 @@ IMAGE_KEY_SECRETS_MAX = 256
 """Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
 some hundred namespaces with policies that name a Secret of their own."""
 
+KMS_KEY_READ_S = 3600
+"""A public key of a key service is read again after this: a key is replaced by a new
+version or another key, which an administrator announces hours before."""
+
+KMS_KEY_KEPT_S = 86_400
+"""How long the last public key is used while the key service does not answer: longer
+than its outages, and short enough that nobody relies on a key that nobody confirms."""
+
+KMS_RETRY_S = 30
+"""Pause before a key service that did not answer, or refused a key, is asked again."""
+
 IMAGE_KEY_FAILURES_MAX = 4096
 """Secrets without a usable public key that one process keeps in memory for a second,
 with a message of at most 512 characters each. More than one policy can name, so a
@@ -1685,6 +1696,14 @@ values at every place of the largest samples, about a second."""
 AUTHZ_ERROR_CHARS_MAX = 1024
 """Characters of an error that a proxy is told: enough for an expression's error, and no
 policy can send a large value of a request back in it."""
+
+JSON_PAYLOAD_THREADS = 2
+"""Threads that judge JSON payloads in one worker. They compute, so more would only take
+turns, and one that waits for a service leaves the other to the rest."""
+
+JSON_PAYLOADS_WAITING_MAX = 16
+"""JSON payloads that can wait for a thread in one worker; a pipeline sends a few at a
+time, and each can have BODY_BYTES_MAX."""
 
 AUTHZ_HEADERS_MAX = 256
 """Headers of a request to judge, and of an answer to an HTTP client: proxies accept

@@ -69,23 +69,7 @@ def decode(
     for wrong types), ``admission.too_deep``, ``admission.too_large``,
     ``admission.no_request``, ``admission.incomplete`` or ``admission.kind_unknown``.
     """
-    if not body:
-        raise RequestInvalid(EMPTY, "empty body")
-    if len(body) > _UNWEIGHED_BYTES_MAX:
-        weight = weight or decoded_bytes(body)
-        if weight > DECODED_BYTES_MAX or _has_too_many_keys(body):
-            raise RequestInvalid(TOO_LARGE, "it has too many values")
-    try:
-        review = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        # The parser's own limit, slightly above ours.
-        deep = error.msg.startswith(_PARSER_TOO_DEEP)
-        code = TOO_DEEP if deep else NOT_JSON
-        raise RequestInvalid(code, _TOO_DEEP if deep else str(error)) from error
-    # PERF: a document of depth d has d opening brackets, and counting bytes is cheap.
-    # Only the few reviews with more brackets than the limit are walked.
-    if body.count(b"{") + body.count(b"[") > JSON_DEPTH_MAX:
-        _check_depth(review)
+    review = parse(body, weight)
     if type(review) is not dict:
         raise _wrong("AdmissionReview", "an object")
     request = review.get("request")
@@ -94,6 +78,32 @@ def decode(
     if type(request) is not dict:
         raise _wrong("request", "an object")
     return _request(request, top_kind, len(body))
+
+
+def parse(body: bytes | bytearray, weight: int = 0) -> Json:
+    """Read JSON within the limits of a review.
+
+    ``weight``: as for ``decode``. Raises: RequestInvalid with code ``admission.empty``,
+    ``admission.not_json``, ``admission.too_deep`` or ``admission.too_large``.
+    """
+    if not body:
+        raise RequestInvalid(EMPTY, "empty body")
+    if len(body) > _UNWEIGHED_BYTES_MAX:
+        weight = weight or decoded_bytes(body)
+        if weight > DECODED_BYTES_MAX or _has_too_many_keys(body):
+            raise RequestInvalid(TOO_LARGE, "it has too many values")
+    try:
+        value: Json = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        # The parser's own limit, slightly above ours.
+        deep = error.msg.startswith(_PARSER_TOO_DEEP)
+        code = TOO_DEEP if deep else NOT_JSON
+        raise RequestInvalid(code, _TOO_DEEP if deep else str(error)) from error
+    # PERF: a document of depth d has d opening brackets, and counting bytes is cheap.
+    # Only the few reviews with more brackets than the limit are walked.
+    if body.count(b"{") + body.count(b"[") > JSON_DEPTH_MAX:
+        _check_depth(value)
+    return value
 
 
 def _has_too_many_keys(body: bytes | bytearray) -> bool:

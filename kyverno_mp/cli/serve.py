@@ -123,21 +123,16 @@ command = _Serve(
     " all settings, and the flags of Kyverno's containers (--webhookTimeout=15), which"
     " are accepted, too.",
     params=[
-        click.Option(
-            ["--standalone", "standalone"],
-            is_flag=True,
-            flag_value="true",
-            default=None,
-            type=str,
-            help=_FACTS["standalone"].doc,
-        ),
-        click.Option(
-            ["--allow-empty", "allow_empty"],
-            is_flag=True,
-            flag_value="true",
-            default=None,
-            type=str,
-            help=_FACTS["allow_empty"].doc,
+        *(
+            click.Option(
+                [f"--{name.replace('_', '-')}", name],
+                is_flag=True,
+                flag_value="true",
+                default=None,
+                type=str,
+                help=_FACTS[name].doc,
+            )
+            for name in ("standalone", "allow_empty", "json_payloads")
         ),
         _option("--policies", "policies_dir"),
         _option("--resources", "resources_dir"),

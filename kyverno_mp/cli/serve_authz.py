@@ -24,6 +24,7 @@ _SETTING_OF: Final = {
     "nested_request": "authz_nested_request",
     "input_expression": "authz_input_expression",
     "output_expression": "authz_output_expression",
+    "json_payloads": "json_payloads",
     "cert_file": "tls_cert_file",
     "key_file": "tls_key_file",
     "client_ca_file": "client_ca_file",
@@ -37,18 +38,26 @@ _SETTING_OF: Final = {
     "timeout": "webhook_timeout_s",
 }
 """Flags that are settings."""
-_REFUSED: Final = {
+REFUSED: Final = {
     "image_pull_secret": "policies are not read from registries: pull them into a"
     " folder with `kyverno-mp oci pull`",
     "allow_insecure_registry": "policies are not read from registries: pull them into a"
     " folder with `kyverno-mp oci pull`",
 }
 """Flags of upstream that could have no effect, and why."""
+SOURCES: Final = {
+    "oci": "pull the image into a folder with `kyverno-mp oci pull`",
+    "git+https": "mount the files, for example with git-sync",
+    "": "give the folder as --policies",
+}
+"""Kinds of URLs that are no sources of policies, and what to do instead."""
+NETWORK: Final = "several processes share a TCP port; expected tcp"
+"""Why --grpc-network has one value."""
 
 
 def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that the flags select. Raises: click.UsageError."""
-    for name, reason in _REFUSED.items():
+    for name, reason in REFUSED.items():
         if flags.get(name) not in (None, (), "false"):
             raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
     found = {
@@ -80,9 +89,7 @@ def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
 def _address_of(flags: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the flag with the address to serve, and its value."""
     if flags["grpc_network"] not in (None, "tcp"):
-        raise click.UsageError(
-            "--grpc-network: several processes share a TCP port; expected tcp"
-        )
+        raise click.UsageError(f"--grpc-network: {NETWORK}")
     own, other = "--server-address", "--grpc-address"
     if flags["mode"] == "envoy":
         own, other = other, own
@@ -109,11 +116,7 @@ def _path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return f"{parts.netloc}{parts.path}"
-    hints = {
-        "oci": "pull the image into a folder with `kyverno-mp oci pull`",
-        "": "give the folder as --policies",
-    }
-    hint = hints.get(parts.scheme, "mount the files, for example with git-sync")
+    hint = SOURCES.get(parts.scheme, SOURCES["git+https"])
     raise click.UsageError(f"--external-policy-source: only file://; {hint}: {url!r}")
 
 
@@ -219,6 +222,11 @@ command = Command(
         _switch("--nested-request", "http: judge the request in the body."),
         _text(["--input-expression"], "http: CEL that gives the request to judge."),
         _text(["--output-expression"], "http: CEL that gives the answer to send."),
+        _switch(
+            "--json-payloads",
+            "http: answer POST /json with a report of the policies in evaluation mode"
+            " JSON.",
+        ),
         _text(["--cert-file"], "PEM file with the certificate chain; without, no TLS."),
         _text(["--key-file"], "PEM file with its private key."),
         _text(

@@ -53,11 +53,14 @@ _ENFORCE: Final = ActionIR("Enforce")
 _ANYTHING: Final = ConstraintsIR()
 """No rules: matches every resource."""
 _NO_IMAGE: Final = (ImageReferenceIR(glob="none"),)
-_FAILING: Final = Expression(
-    "",
-    Call("_[_]", None, (MapLit(()), Const("string", f"{_WHAT} is not evaluated"))),
-)
-"""Its evaluation fails with an error that names the missing key."""
+
+
+def _failing_with(text: str) -> Expression:
+    """Return an expression whose error names the missing key ``text``."""
+    return Expression("", Call("_[_]", None, (MapLit(()), Const("string", text))))
+
+
+_FAILING: Final = _failing_with(f"{_WHAT} is not evaluated")
 
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)
@@ -170,6 +173,20 @@ def without_exceptions(
         content=pack_parts(parts),
         exceptions=tuple(one for one in encoded.exceptions if one[0] not in dropped),
     )
+
+
+def failing_on_payloads(policy: PolicyIR, text: str) -> EncodedPolicy:
+    """Return a policy in evaluation mode JSON that is an error of every payload."""
+    failing = (CelValidationIR(_failing_with(text)),)
+    if policy.kind in IMAGE_VALIDATING_POLICY.names:
+        images = ImageBodyIR("", None, (), _NO_IMAGE, (), (), (), (), failing)
+        return encode_cel_policy(
+            ImageValidatingPolicyIR(
+                policy, (images,), is_json=True, effects=EFFECT_PURE
+            )
+        )
+    body = ValidatingBodyIR("", None, (), (), failing)
+    return encode_cel_policy(ValidatingPolicyIR(policy, (body,), is_json=True))
 
 
 def _decoder_of(content: memoryview) -> "msgspec.msgpack.Decoder[Any]":

@@ -62,7 +62,7 @@ _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
     "sha384": hashes.SHA384,
     "sha512": hashes.SHA512,
 }
-_SERVICES: Final = {
+SERVICES: Final = {
     "awskms": "AWS KMS",
     "azurekms": "Azure Key Vault",
     "gcpkms": "Google Cloud KMS",
@@ -185,9 +185,11 @@ def _unread(reference: str) -> str:
     SAFETY: upstream reads files, environment variables and URLs chosen by the author of
     a policy.
     """
-    service = _SERVICES.get(reference.strip().partition(":")[0])
+    service = SERVICES.get(reference.strip().partition(":")[0])
     if service is not None:
         text = f"this version has no provider for keys of {service}"
+        if service == SERVICES["awskms"]:
+            text = f"only the service reads keys of {service}, with KYVERNO_MP_AWS_KMS"
         return f"open {reference}: {text}; give the key inline as PEM"
     scheme, colon, _ = reference.partition("://")
     if colon and scheme == "k8s":

@@ -51,6 +51,7 @@ class ManySources:
             {name: data for one in polled for name, data in one.changed.items()},
             tuple(name for one in polled for name in one.removed),
             tuple(problem for one in polled for problem in one.problems),
+            tuple(path for one in polled for path in one.unread),
         )
 
 

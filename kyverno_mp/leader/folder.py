@@ -37,6 +37,8 @@ class Changes:
     changed: dict[str, bytes]
     removed: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Files and folders of which no content was ever read."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.removed)
@@ -100,7 +102,9 @@ class Folder:
         try:
             scan = self.scan()
         except OSError as error:
-            return Changes({}, (), (f"{self.path}: {error.strerror}",))
+            path = str(self.path)
+            unread = () if self._seen else (path,)
+            return Changes({}, (), (f"{path}: {error.strerror}",), unread)
         stats = scan.stats
         moved = {name for name, stat in stats.items() if self._is_changed(name, stat)}
         if moved and wait is not None:
@@ -127,7 +131,14 @@ class Folder:
         )
         for name in removed:
             del self._seen[name]
-        return Changes(changed, removed, tuple(scan.problems))
+        never = tuple(path for path in scan.hidden if not self._has_read(path))
+        return Changes(changed, removed, tuple(scan.problems), never)
+
+    def _has_read(self, path: str) -> bool:
+        """Return whether a file's content is known, or that of a file in a folder."""
+        return any(
+            name == path or name.startswith(path + os.sep) for name in self._seen
+        )
 
     def _is_changed(self, name: str, facts: _Stat) -> bool:
         known = self._seen.get(name)

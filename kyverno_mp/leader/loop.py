@@ -20,6 +20,7 @@ from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.data_segments import DataSegments
+from kyverno_mp.leader.documents.in_cel import Modes
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.policy_segments import PolicySegments
@@ -96,7 +97,7 @@ class Leader:
             force_ignore=settings.force_failure_policy_ignore,
             # Only pods with a webhook report that no pool handles a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
-            authorizes=settings.evaluation_mode,
+            modes=Modes(settings.evaluation_mode, settings.json_payloads),
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT, room.kept),
             room=room,
@@ -107,6 +108,7 @@ class Leader:
         self._data = DataSegments(publisher)
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
+        self._unread: tuple[str, ...] = ()
         self._policy_set = PolicySet((), (), (), ())
         self._retry_s = 0.0
 
@@ -142,6 +144,8 @@ class Leader:
         damaged = not _OF_POLICIES.isdisjoint(again)
         before, self._lost = self._lost, self._lost_now()
         damaged = damaged or before is not self._lost
+        damaged = damaged or changes.unread != self._unread
+        self._unread = changes.unread
         if changes or first or damaged or self._policy_set.waiting:
             self._policy_set = self._policy_store.update(
                 changes,

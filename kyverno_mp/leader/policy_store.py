@@ -22,7 +22,7 @@ from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
-from kyverno_mp.leader.documents.in_cel import compile_cel_document, failing
+from kyverno_mp.leader.documents.in_cel import Modes, compile_cel_document
 from kyverno_mp.leader.documents.linked_memory import Limited, LinkedMemory
 from kyverno_mp.leader.documents.outlined import (
     left_out,
@@ -51,10 +51,11 @@ from kyverno_mp.leader.stored_document import (
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.snapshot.policies import POLICIES
-from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
+from kyverno_mp.values.kubernetes.policy_kinds import OF_AUTHORIZERS, SEGMENT_OF
 
 _STAYS = "; the last valid version stays in force"
 _INTERNAL_ERROR = "leader.defect"
+_KUBERNETES = Modes()
 _log = logging.getLogger(__name__)
 
 
@@ -73,11 +74,6 @@ class _Entry:
     """Digest of the PolicyExceptions used in its compilation."""
 
 
-def _never() -> bool:
-    """Return False: no time limit."""
-    return False
-
-
 class PolicyStore:
     """The state between two polls of the source."""
 
@@ -87,7 +83,7 @@ class PolicyStore:
         *,
         force_ignore: bool = False,
         has_background: bool = False,
-        authorizes: str = "",
+        modes: Modes = _KUBERNETES,
         on_progress: Callable[[], None] = lambda: None,
         cache: CompileCache | None = None,
         room: TenantRoom | None = None,
@@ -96,9 +92,9 @@ class PolicyStore:
 
         ``force_ignore``: every policy has failurePolicy Ignore, like its webhook.
         ``has_background``: a background pool executes the tasks of triggers.
-        ``authorizes``: only policies in this evaluation mode (HTTP, Envoy) are used.
-        ``on_progress`` is called repeatedly. ``cache`` contains results of an earlier
-        policy store. ``room`` is that of all namespaced policies together.
+        ``modes``: decide which documents are used. ``on_progress`` is called
+        repeatedly. ``cache`` contains results of an earlier policy store. ``room`` is
+        that of all namespaced policies together.
         """
         self._on_progress = on_progress
         self._cache = cache or CompileCache()
@@ -107,7 +103,7 @@ class PolicyStore:
         self._allows_exceptions = allows_exceptions
         self._force_ignore = force_ignore
         self._has_background = has_background
-        self._authorizes = authorizes
+        self._modes = modes
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
@@ -119,7 +115,7 @@ class PolicyStore:
     def update(
         self,
         changes: Changes,
-        out_of_time: Callable[[], bool] = _never,
+        out_of_time: Callable[[], bool] = lambda: False,
         lost: Mapping[Key, str] | None = None,
     ) -> PolicySet:
         """Apply changes and return the new policy set.
@@ -150,6 +146,9 @@ class PolicyStore:
             if policy is not None:
                 segment = SEGMENT_OF.get(key[0], POLICIES)
                 by_segment.setdefault(segment, {})[key] = policy
+        broken = {name for name in self._file_problems if not self._files.get(name)}
+        unread = self._modes.failing_files(broken.union(changes.unread))
+        by_segment.setdefault(OF_AUTHORIZERS.segment, {}).update(unread)
         keys = {segment: tuple(found) for segment, found in by_segment.items()}
         return PolicySet(
             encoded=tuple(by_segment.pop(POLICIES, {}).values()),
@@ -207,9 +206,9 @@ class PolicyStore:
         for name in sorted(self._files):
             for document in self._files[name]:
                 key, place = document.key, document.place
-                if not document.is_for(self._authorizes):
+                if not self._modes.use(document):
                     continue  # another service uses it
-                if not (document.known or self._authorizes):
+                if not (document.known or self._modes.authorizes):
                     problems.append(f"{place}: {document.why_unknown()}")
                     continue
                 found = exceptions if key[0] in EXCEPTIONS else policies
@@ -378,7 +377,7 @@ class PolicyStore:
                 code=code,
                 file=document.file_and_line(),
             )
-            return _Entry(document.digest, status, failing(document))
+            return _Entry(document.digest, status, self._modes.failing(document))
         status = msgspec.structs.replace(
             known.status,
             ready=False,

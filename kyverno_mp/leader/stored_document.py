@@ -21,6 +21,7 @@ from kyverno_mp.policy.cel_kinds.served import (
     SERVED_CEL_KINDS,
     authorization_mode,
     is_served,
+    judges_payloads,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
@@ -66,6 +67,8 @@ class StoredDocument:
     """The size of the document of which it is an outline; 0 = it is whole."""
     authorizes: str = ""
     """The evaluation mode of a policy for an authorizer, HTTP or Envoy; "" = none."""
+    judges_payloads: bool = False
+    """Whether it is a policy in evaluation mode JSON."""
 
     def raw(self) -> Json:
         """Return the document's content, without the mark of an outline."""
@@ -73,14 +76,6 @@ class StoredDocument:
         if self.outline_of:
             del content[MARK]
         return content
-
-    def is_for(self, mode: str) -> bool:
-        """Return whether an authorizer of an evaluation mode uses the document.
-
-        Without a mode it is for the webhook, which reports what it does not use.
-        """
-        is_exception = self.known and self.key[0] == CEL_EXCEPTION
-        return not mode or is_exception or self.authorizes == mode
 
     def why_unknown(self) -> str:
         """Return why a document of an unknown kind has no effect."""
@@ -160,6 +155,7 @@ def _pack(
         generation=_generation_of(document.raw),
         outline_of=outline_of,
         authorizes=authorization_mode(document.raw),
+        judges_payloads=judges_payloads(document.raw),
     )
 
 

@@ -1,21 +1,25 @@
 """Define the rows of reports: one result of one rule for one subject.
 
 Room: results. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
-Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the reports
-of the cluster contain them. May touch: nothing outside its arguments.
+Subject, row_of, public_row_of, merged_report. Next: cli/apply/report.py prints these
+rows, webhook/payloads.py sends them; the reports of the cluster contain them.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program import result
+from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, CLUSTER_POLICY
 
 KYVERNO: Final = CLUSTER_POLICY.source
@@ -133,6 +137,22 @@ def row_of(
     )
 
 
+def subject_of(resource: dict[str, Json]) -> Subject:
+    """Return what identifies an object, which need not be one of a cluster."""
+    return Subject(
+        api_version=_text(resource.get("apiVersion")),
+        kind=_text(resource.get("kind")),
+        name=metadata_text(resource, "name"),
+        namespace=metadata_text(resource, "namespace"),
+        uid=metadata_text(resource, "uid"),
+        resource_version=metadata_text(resource, "resourceVersion"),
+    )
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def row_facts(policy: PolicyIR) -> tuple[str | bool, ...]:
     """Return everything that ``row_of`` reads of a policy, as part of a cache key.
 
@@ -196,6 +216,22 @@ Place = tuple[str, str, str]
 def place_of(row: Row) -> Place:
     """Return the sort key of a row."""
     return row.policy, row.rule, row.source
+
+
+def merged_report(
+    rows: Sequence[Row],
+    kind: str = "ClusterReport",
+    metadata: Mapping[str, Json] = MappingProxyType({"name": "merged"}),
+) -> dict[str, Json]:
+    """Return a report on several objects, as upstream's CLI prints it."""
+    return {
+        "apiVersion": "openreports.io/v1alpha1",
+        "kind": kind,
+        "metadata": dict(metadata),
+        "results": msgspec.to_builtins(rows),
+        "source": "",
+        "summary": summary_of(rows),
+    }
 
 
 def sorted_rows(rows: Iterable[Row]) -> list[Row]:

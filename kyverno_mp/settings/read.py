@@ -208,6 +208,12 @@ def _of_roles(settings: Settings) -> list[str]:
             for name in (*_POOLS, "dashboard", "record_dir")
             if getattr(settings, name)
         ]
+    judges = settings.standalone and settings.runs_webhook
+    if settings.json_payloads and not (judges or settings.authz_mode == "http"):
+        problems.append(
+            f"{variable('json_payloads')}: needs --standalone, or an authorizer of mode"
+            " http; no API server sends such payloads"
+        )
     if settings.webhook_workers == 0 and (settings.authz_mode or not runs_pool):
         name = variable("webhook_workers")
         problems.append(f"{name}: 0 leaves this pod without anything to run")

@@ -323,6 +323,14 @@ class Settings:
             " read yet."
         ),
     )
+    json_payloads: bool = setting(
+        False,
+        Facts(
+            "Answer `POST /json`, without a cluster or in an authorizer of mode http:"
+            " the body, any JSON object, is judged by the policies in evaluation mode"
+            " JSON, and the answer is a report."
+        ),
+    )
     # The authorizer: `serve authz`
     authz_mode: str = setting(
         "",
@@ -959,6 +967,15 @@ class Settings:
         Facts(
             "Secrets in our namespace with registry credentials, comma-separated"
             " (imagePullSecrets)."
+        ),
+    )
+    aws_kms: bool = setting(
+        False,
+        Facts(
+            "Read the public keys that cluster-wide policies name as `awskms://` from"
+            " AWS KMS, with this pod's identity in AWS (AWS_REGION, AWS_ROLE_ARN,"
+            " AWS_WEB_IDENTITY_TOKEN_FILE, or AWS_ACCESS_KEY_ID,"
+            " AWS_SECRET_ACCESS_KEY)."
         ),
     )
     registry_credential_helpers: str = setting(

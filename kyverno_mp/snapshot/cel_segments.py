@@ -73,22 +73,43 @@ class CelSegment(PolicySegment, Generic[RecordT]):
         return self.rule_bytes(position, -1)
 
 
+class _Either(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of a record; the second field of an authorizer's is its mode."""
+
+    policy: msgspec.Raw
+    second: str | tuple[msgspec.Raw, ...]
+
+
 class AuthorizationSegment(PolicySegment):
     """The policies of an authorizer, in the segment of ValidatingPolicies.
 
-    Its pod evaluates no others, and all of them are used for each request.
+    All of them are used for each request. Those in evaluation mode JSON, with which it
+    may judge payloads, are beside them.
     """
 
     def records(self) -> list[AuthorizationPolicyIR]:
-        """Return all policies.
+        """Return all policies that authorize requests.
 
         Raises: SnapshotUnusable if one cannot be decoded: without it, requests that it
         denies would be allowed, so the generation in force stays.
         """
-        positions = range(self.policy_count)
-        return [self._decode(position, 0, _AUTHORIZATION) for position in positions]
+        return [self._decode(at, 0, _AUTHORIZATION) for at in self._at(str)]
+
+    def of_payloads(self) -> list[ValidatingPolicyIR]:
+        """Return the policies that judge payloads. Raises: SnapshotUnusable."""
+        decoder = _DECODERS[ValidatingPolicyIR]
+        return [self._decode(at, 0, decoder) for at in self._at(tuple)]
+
+    def _at(self, second: type) -> list[int]:
+        """Return the positions of the records whose second field has a type."""
+        return [
+            at
+            for at in range(self.policy_count)
+            if type(self._decode(at, 0, _EITHER).second) is second
+        ]
 
 
+_EITHER: Final = msgspec.msgpack.Decoder(_Either)
 _AUTHORIZATION: Final = msgspec.msgpack.Decoder(AuthorizationPolicyIR)
 
 ValidatingSegment = CelSegment[ValidatingPolicyIR]

@@ -631,6 +631,16 @@ AUTHZ_POLICIES: Final = Family(
     "Number of requests for authorization that a policy decided.",
     unbounded=("policy",),
 )
+JSON_PAYLOADS: Final = Family(
+    "kyverno_mp_json_payload_duration_seconds",
+    "histogram",
+    ("outcome",),
+    "Time to answer POST /json, in seconds. outcome: pass, fail (a policy fails), error"
+    " (a policy could not be evaluated), refused (there is no report: the payload is"
+    " invalid, the time was over, or too many payloads wait).",
+    counted_as="kyverno_mp_json_payloads_total",
+    counted_text="Number of payloads sent to POST /json.",
+)
 SPANS: Final = Family(
     "kyverno_mp_spans_total",
     "counter",
@@ -665,6 +675,7 @@ RECORDED: Final = (
     *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
     *(AUTHZ_DECISIONS, AUTHZ_POLICIES),
     SPANS,
+    JSON_PAYLOADS,
 )
 """Families that processes write to their pages; their order is part of the layout."""
 

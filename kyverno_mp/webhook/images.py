@@ -27,6 +27,7 @@ from kyverno_mp.egress.registries import OnCall, RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
+from kyverno_mp.images.aws_keys import aws_identity, aws_keys
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
@@ -35,7 +36,7 @@ from kyverno_mp.images.network import log_sender, mirror_reader
 from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
-from kyverno_mp.images.references import KeyProviders
+from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders
 from kyverno_mp.images.serving import (
     Digests,
     Flights,
@@ -139,7 +140,10 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         _Logs(urls, called_host, pace),
         until=_until_soon if is_scan else _until,
         helpers=helpers,
-        providers=key_providers(read_key_secret),
+        providers={
+            **key_providers(read_key_secret),
+            **key_services(settings, urls, called_host, pace),
+        },
     )
     until = verification.until
     cache = _cache(settings, folder, on_cache)
@@ -156,6 +160,16 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         RegistryMetadata(data),
         RegistryMetadata(own_data),
     )
+
+
+def key_services(
+    settings: Settings, urls: UrlRules, on_call: OnCall, pace: ReadPace
+) -> KeyProviders:
+    """Return the providers of the key services that the operator has enabled."""
+    if not settings.aws_kms:
+        return NO_PROVIDERS
+    send = open_logs(urls, resolve_host, on_call, pace)
+    return aws_keys(aws_identity(environment()), send, _now)
 
 
 class _Logs:

@@ -24,6 +24,7 @@ from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.webhook.author_review import author_patch
 from kyverno_mp.webhook.http.asgi import IS_PROVED
 from kyverno_mp.webhook.http_errors import code_of
+from kyverno_mp.webhook.payloads import PATH, JsonPayloads
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,
@@ -173,10 +174,12 @@ def make_app(
     is_ready: Callable[[], bool],
     options: ReviewOptions | None = None,
     reviewers: Reviewers | None = None,
+    payloads: JsonPayloads | None = None,
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
     """Return the app; ``is_ready`` returns whether this worker can answer reviews.
 
-    ``options`` are the inputs of policy reviews, None if there are none.
+    ``options`` are the inputs of policy reviews, None if there are none. ``payloads``
+    judges JSON payloads, None if that is off.
     """
     app = falcon.asgi.App()
     app.set_error_serializer(_problem)
@@ -192,5 +195,7 @@ def make_app(
     threads = reviewers or Reviewers()
     for path in KINDS_OF_PATH:
         app.add_route(path, _PolicyReview(threads, partial(policies.answer, path)))
+    if payloads is not None:
+        app.add_route(PATH, payloads)
     app.add_sink(_only_post, _REVIEW_PATHS)
     return app

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -40,10 +40,12 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.denials import DenialFile
+from kyverno_mp.telemetry.families import JSON_PAYLOADS
 from kyverno_mp.telemetry.page import GAUGES, Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tracing import start_tracing
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import OF_PAYLOADS
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
@@ -61,6 +63,7 @@ from kyverno_mp.webhook.http.callers import caller_check
 from kyverno_mp.webhook.http.tls import Certificates, client_ca_of
 from kyverno_mp.webhook.images import ServedImages, served_images
 from kyverno_mp.webhook.live import Live, live_ports
+from kyverno_mp.webhook.payloads import Judge, SnapshotPayloads
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.review_threads import Reviewers
 from kyverno_mp.webhook.shared import SharedClusterData
@@ -159,6 +162,9 @@ class _Attached:
             self._is_whole,
             aside,
         )
+        self._payloads = SnapshotPayloads(
+            engine, self._payload_segments, served.policies
+        )
         context = LinkContext(engine, user, served.policies)
         self.in_cel: dict[str, _AnyFollowed] = {
             row.segment: FollowedPolicies(
@@ -171,6 +177,21 @@ class _Attached:
             )
             for row, link in LINKS.items()
         }
+
+    def judge(self) -> Judge | None:
+        """Return what judges JSON payloads, None if the operator does not want it."""
+        return self._payloads.judge if self._settings.json_payloads else None
+
+    def on_payload(self, outcome: str, seconds: float) -> None:
+        """Count a JSON payload; in the event loop."""
+        self.recorder.series(JSON_PAYLOADS).observe((outcome,), seconds)
+
+    def _payload_segments(self) -> Sequence[Any] | None:
+        """Return the newest policies that can have the evaluation mode JSON."""
+        followed = [self.in_cel[kind.segment].follower for kind in OF_PAYLOADS]
+        linked = [one for each in followed if (one := each.current()) is not None]
+        is_complete = len(linked) == len(followed) and self._is_whole()
+        return [one.segment for one in linked] if is_complete else None
 
     def _start_ns_max(self) -> int:
         """Return how long to link policies before this worker accepts connections.
@@ -408,6 +429,8 @@ def _dependencies(
         peers=attached.slot,
         callers=attached.callers,
         tracer=start_tracing(settings, _ROLE),
+        payloads=attached.judge(),
+        on_payload=attached.on_payload,
         registries=attached.answering.shares_of,
     )
 

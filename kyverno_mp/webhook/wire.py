@@ -16,6 +16,8 @@ from kyverno_mp.limits import (
     AUDIT_QUEUE_BYTES_MAX,
     DRY_RUN_REVIEW_THREADS,
     IMAGE_REVIEWS_WAITING_MAX,
+    JSON_PAYLOAD_THREADS,
+    JSON_PAYLOADS_WAITING_MAX,
     LONG_REVIEW_THREADS,
     OTLP_FLUSH_S_MAX,
     SLOW_REVIEWS_WAITING_MAX,
@@ -31,6 +33,7 @@ from kyverno_mp.webhook.decisions import on_policy_review
 from kyverno_mp.webhook.http.callers import CallerCheck
 from kyverno_mp.webhook.http.connections import Connections, Peers
 from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.payloads import JsonPayloads, Judge
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
@@ -87,6 +90,10 @@ class RoleDependencies:
     peers: Peers | None = None
     callers: CallerCheck | None = None
     tracer: Tracer | None = None
+    payloads: Judge | None = None
+    """Judges JSON payloads; None: the worker does not answer them."""
+    on_payload: Callable[[str, float], None] = lambda _outcome, _seconds: None
+    """Gets the outcome and the seconds of each payload."""
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
 
@@ -114,12 +121,13 @@ class Gauges:
 
 
 class _Lanes(NamedTuple):
-    """The threads of reviews that can do I/O or take long."""
+    """The threads of reviews and payloads that can do I/O or take long."""
 
     slow: Lane
     images: Lane
     dry_runs: Lane
     long: Lane
+    payloads: Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +201,12 @@ def wire(
     connections = Connections(
         loop,
         Service(dependencies, handlers_of(role.evaluate, role.mutate, role.cel)),
-        make_app(role.is_ready, _review_options(settings, role.view), role.reviewers),
+        make_app(
+            role.is_ready,
+            _review_options(settings, role.view),
+            role.reviewers,
+            _payloads(settings, role, lanes.payloads),
+        ),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
@@ -232,6 +245,18 @@ def _lanes(
             DRY_RUN_REVIEW_THREADS, IMAGE_REVIEWS_WAITING_MAX, is_shared=True
         ),
         long=lane(LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX),
+        payloads=lane(JSON_PAYLOAD_THREADS, JSON_PAYLOADS_WAITING_MAX),
+    )
+
+
+def _payloads(
+    settings: Settings, role: RoleDependencies, lane: Lane
+) -> JsonPayloads | None:
+    if role.payloads is None:
+        return None
+    timeout_ns = int(settings.webhook_timeout_s * 1e9)
+    return JsonPayloads(
+        lane, role.payloads, timeout_ns, role.on_payload, role.records.error
     )
 
 

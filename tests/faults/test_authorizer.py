@@ -150,3 +150,35 @@ def test_envoy_asks_before_it_forwards(tmp_path: Path) -> None:
         assert service.stop() == 0
         # Without the authorizer, nothing passes.
         assert get(port, "/u")[0] == 403
+
+
+def test_a_killed_worker_leaves_no_report_without_policies(tmp_path: Path) -> None:
+    policies = tmp_path / "policies"
+    write_policy(policies, "denies", "HTTP", HTTP_DENY)
+    write_policy(policies, "small", "JSON", "object.size < 10")
+    fails = '"summary":{"pass":0,"fail":1,"warn":0,"error":0,"skip":0}'
+
+    def judged(service: Authorizer) -> bool:
+        """Return whether there is an answer, which must have the failure."""
+        with contextlib.suppress(OSError):
+            body = b'{"size": 10}'
+            status, answer = get(service.port, "/json", method="POST", body=body)
+            assert status == 200
+            assert fails in answer
+            return True
+        return False
+
+    with running(tmp_path, "http", "--json-payloads", workers=1) as service:
+        assert judged(service)
+        write_policy(policies, "small", "JSON", "object.(")
+        wait_for(lambda: '"policy.expression"' in service.health("/policies")[1])
+        for _ in range(3):
+            before = set(service.workers())
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+
+            def replaced(gone: set[int] = before) -> bool:
+                return judged(service) and not gone & set(service.workers())
+
+            wait_for(replaced)
+        assert judge(service, "/") == 403

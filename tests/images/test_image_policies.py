@@ -141,7 +141,7 @@ def test_signature_needs_an_entry_unless_logs_are_ignored(place: Place) -> None:
     [
         (CosignQuery(), "names no key"),
         (CosignQuery(""), "names no key"),
-        (CosignQuery("", kms="awskms:///key"), "has no provider for keys of AWS KMS"),
+        (CosignQuery("", kms="awskms:///key"), "the service reads keys of AWS KMS"),
         (CosignQuery(certificate="", chain=""), "names no key"),
         (CosignQuery(identities=()), "keyless needs identities"),
         (CosignQuery(identities=(Identity(),)), "keyless needs identities"),

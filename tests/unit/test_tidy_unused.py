@@ -37,6 +37,8 @@ KEPT = {
     "webhook.authz.requests._Reader.on_message_complete": "httptools calls it",
     "webhook.authz.requests._Reader.on_url": "httptools calls it",
     "webhook.rest._Liveness.on_get": "Falcon calls it",
+    "webhook.payloads.JsonPayloads.on_options": "Falcon calls it",
+    "webhook.payloads.JsonPayloads.on_post": "Falcon calls it",
     "webhook.rest._PolicyReview.on_post": "Falcon calls it",
     "webhook.rest._Readiness.on_get": "Falcon calls it",
     "webhook.rest._Review.on_post": "Falcon calls it",

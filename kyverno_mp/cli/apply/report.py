@@ -9,13 +9,10 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-import msgspec
-
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.yaml_text import dump
-from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import IMAGE_VERIFY, RuleResult
-from kyverno_mp.results.entries import Row, Subject, row_of, summary_of, word_of
+from kyverno_mp.results.entries import Row, merged_report, row_of, subject_of, word_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
@@ -41,33 +38,22 @@ def build_reports(
             cluster.extend(rows)
         elif rows:
             reports.append(
-                _report(
+                merged_report(
+                    rows,
                     "PolicyReport",
                     {
                         "name": response.policy.name,
                         "namespace": response.policy.namespace,
                     },
-                    rows,
                 )
             )
     if cluster:
-        reports.insert(0, _report("ClusterReport", {"name": "merged"}, cluster))
+        reports.insert(0, merged_report(cluster))
     return reports
 
 
-def _report(kind: str, metadata: dict[str, Json], rows: list[Row]) -> dict[str, Json]:
-    return {
-        "apiVersion": "openreports.io/v1alpha1",
-        "kind": kind,
-        "metadata": metadata,
-        "results": msgspec.to_builtins(rows),
-        "source": "",
-        "summary": summary_of(rows),
-    }
-
-
 def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable[Row]:
-    subject = _subject(response.resource)
+    subject = subject_of(response.resource)
     results = response.results
     if not results and response.policy.kind in IMAGE_VALIDATING_POLICY.names:
         # KYVERNO: an ImageValidatingPolicy has a row for unmatched objects, too.
@@ -81,21 +67,6 @@ def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable
             as_warning=audit_warn and response.action == "Audit",
             subject=subject,
         )
-
-
-def _subject(resource: dict[str, Json]) -> Subject:
-    return Subject(
-        api_version=_text(resource.get("apiVersion")),
-        kind=_text(resource.get("kind")),
-        name=metadata_text(resource, "name"),
-        namespace=metadata_text(resource, "namespace"),
-        uid=metadata_text(resource, "uid"),
-        resource_version=metadata_text(resource, "resourceVersion"),
-    )
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:

@@ -10,7 +10,7 @@ requests that trigger a GeneratingPolicy; the background pool reads and evaluate
 policy itself, with its exceptions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -30,6 +30,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     compile_with_exceptions,
     names_policy,
 )
+from kyverno_mp.compiler.unlinked import failing_on_payloads
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR
@@ -48,12 +49,13 @@ from kyverno_mp.leader.servable import (
     left_to_api_server,
 )
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
-from kyverno_mp.leader.stored_document import StoredDocument
+from kyverno_mp.leader.stored_document import Key, StoredDocument
 from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy, decode_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CEL_EXCEPTION,
     JSON_MODE,
     AnyValidatingPolicy,
     AuthorizationPolicy,
@@ -66,6 +68,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     GENERATING_POLICY,
     IMAGE_VALIDATING_POLICY,
     MUTATING_POLICY,
+    OF_AUTHORIZERS,
     VALIDATING_POLICY,
     PolicyKind,
 )
@@ -218,27 +221,71 @@ def _compile_authorization(
     return CompileOutcome(status, encode_cel_policy(compiled))
 
 
-def failing(document: StoredDocument) -> EncodedPolicy | None:
-    """Return what stands for an authorizer's policy that never compiled, else None.
+class Modes(NamedTuple):
+    """The evaluation modes besides Kubernetes by which a service decides."""
 
-    SAFETY: left out, it would let through the requests that its author denies. So it is
-    an error of each request, unless its failurePolicy is Ignore.
-    """
-    if not document.authorizes:
-        return None
-    raw = document.raw()
-    spec = raw.get("spec") if type(raw) is dict else None
-    given = spec.get("failurePolicy") if type(spec) is dict else None
-    kind, namespace, name = document.key
-    policy = PolicyIR(
-        kind,
-        name,
-        namespace=namespace,
-        failure_policy="Ignore" if given == "Ignore" else "Fail",
-    )
-    text = f"the policy {name} does not compile"
+    authorizes: str = ""
+    """Of an authorizer: HTTP or Envoy."""
+    payloads: bool = False
+    """JSON."""
+
+    def use(self, document: StoredDocument) -> bool:
+        """Return whether the service uses a document.
+
+        The webhook also has those that it does not use, to report them. An authorizer
+        judges payloads by policies of the kind of its other ones.
+        """
+        if not self.authorizes or document.authorizes == self.authorizes:
+            return True
+        if self.payloads and document.judges_payloads:
+            return document.key[0] == OF_AUTHORIZERS.name
+        return document.known and document.key[0] == CEL_EXCEPTION
+
+    def failing(self, document: StoredDocument) -> EncodedPolicy | None:
+        """Return what stands for a policy that never compiled, None for nothing.
+
+        SAFETY: left out, an authorizer's policy would let through the requests that its
+        author denies, and a report on a payload would hide a policy in mode JSON. So it
+        is an error of each request, unless its failurePolicy is Ignore, or of each
+        payload.
+        """
+        mode = JSON_MODE if document.judges_payloads else document.authorizes
+        if not mode or (mode == JSON_MODE and not self.payloads):
+            return None
+        raw = document.raw()
+        spec = raw.get("spec") if type(raw) is dict else None
+        given = spec.get("failurePolicy") if type(spec) is dict else None
+        kind, namespace, name = document.key
+        policy = PolicyIR(
+            kind,
+            name,
+            namespace=namespace,
+            failure_policy="Ignore" if given == "Ignore" else "Fail",
+        )
+        return _failing(policy, mode, f"the policy {name} does not compile")
+
+    def failing_files(self, paths: Iterable[str]) -> dict[Key, EncodedPolicy]:
+        """Return what stands for the policies in files that were never read.
+
+        SAFETY: as above. The name, a path, sorts before those of policies, so that it
+        decides first.
+        """
+        text = "a file with policies cannot be read"
+        kind = OF_AUTHORIZERS.name
+        modes = (self.authorizes, JSON_MODE if self.payloads else "")
+        return {
+            (kind, "", f"{path} ({mode})"): _failing(PolicyIR(kind, path), mode, text)
+            for path in sorted(paths)
+            for mode in filter(None, modes)
+        }
+
+
+def _failing(policy: PolicyIR, mode: str, text: str) -> EncodedPolicy:
+    """Return a policy that is an error of each request or payload."""
+    if mode == JSON_MODE:
+        return failing_on_payloads(policy, text)
     return encode_cel_policy(
-        AuthorizationPolicyIR(policy, document.authorizes, (), (), (), error=text)
+        AuthorizationPolicyIR(policy, mode, (), (), (), error=text)
     )
 
 

@@ -21,9 +21,11 @@ from kyverno_mp.policy.cel_kinds.policies import (
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
+    JSON_MODE,
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,
+    evaluation_mode,
     is_authorization_policy,
     is_validating_policy,
     mode_of_authorization,
@@ -52,6 +54,12 @@ def is_served(raw: Json) -> bool:
 def authorization_mode(raw: Json) -> str:
     """Return the evaluation mode of a policy for an authorizer, "" for others."""
     return mode_of_authorization(raw) if is_authorization_policy(raw) else ""
+
+
+def judges_payloads(raw: Json) -> bool:
+    """Return whether ``raw`` is a policy in evaluation mode JSON."""
+    is_policy = is_validating_policy(raw) or is_image_policy(raw)
+    return is_policy and evaluation_mode(raw) == JSON_MODE
 
 
 def decode_served(

@@ -199,11 +199,17 @@ def shown_kind(raw: dict[str, Json]) -> str:
     return f"{kind} in evaluation mode {mode_of_authorization(raw)}"
 
 
-def mode_of_authorization(raw: dict[str, Json]) -> str:
-    """Return the evaluation mode of an authorization policy, "" for other policies."""
+def evaluation_mode(raw: dict[str, Json]) -> str:
+    """Return the evaluation mode that a document names, "" for none."""
     spec = raw.get("spec")
     evaluation = spec.get("evaluation") if type(spec) is dict else None
     mode = evaluation.get("mode") if type(evaluation) is dict else None
+    return mode if type(mode) is str else ""
+
+
+def mode_of_authorization(raw: dict[str, Json]) -> str:
+    """Return the evaluation mode of an authorization policy, "" for other policies."""
+    mode = evaluation_mode(raw)
     return mode if mode in AUTHORIZATION_MODES else ""
 
 

@@ -66,6 +66,8 @@ class PolicyKind:
     """``source`` of its rows in reports."""
     validating: ReviewPath | None = None
     mutating: ReviewPath | None = None
+    judges_payloads: bool = False
+    """Whether it has the evaluation mode JSON."""
     native: str = ""
     """The API server's own kind of policies that can replace it."""
 
@@ -142,6 +144,7 @@ VALIDATING_POLICY: Final = PolicyKind(
     segment="celpolicies",
     source="KyvernoValidatingPolicy",
     validating=ReviewPath("vpol.validate.kyverno.svc", "/vpol", "/nvpol-keys"),
+    judges_payloads=True,
     native="ValidatingAdmissionPolicy",
 )
 MUTATING_POLICY: Final = PolicyKind(
@@ -166,6 +169,7 @@ IMAGE_VALIDATING_POLICY: Final = PolicyKind(
     mutating=ReviewPath(
         "ivpol.mutate.kyverno.svc", "/ivpol/mutate", "/nivpol-mutate-keys"
     ),
+    judges_payloads=True,
 )
 GENERATING_POLICY: Final = PolicyKind(
     *_twins("GeneratingPolicy"),
@@ -190,6 +194,8 @@ POLICY_KINDS: Final = (
 CEL_POLICY_KINDS: Final = tuple(row for row in POLICY_KINDS if row.is_in_cel)
 REVIEWED_CEL_KINDS: Final = tuple(row for row in CEL_POLICY_KINDS if row.segment)
 """Those that reviews evaluate; a pool reads the others itself."""
+OF_PAYLOADS: Final = tuple(row for row in CEL_POLICY_KINDS if row.judges_payloads)
+"""Those that judge JSON payloads, in one of their modes."""
 CEL_SEGMENTS: Final = tuple(row.segment for row in REVIEWED_CEL_KINDS)
 SEGMENT_OF: Final[Mapping[str, str]] = {
     name: row.segment for row in REVIEWED_CEL_KINDS for name in row.names

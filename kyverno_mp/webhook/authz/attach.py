@@ -22,9 +22,11 @@ from kyverno_mp.egress.key_sets import KeySets
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.authorization import Authorizer
+from kyverno_mp.program.payloads import Context, Judged, PayloadPolicies
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings
@@ -34,12 +36,24 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.telemetry.families import AUTHZ_DECISIONS, AUTHZ_POLICIES, QUERIES
+from kyverno_mp.telemetry.families import (
+    AUTHZ_DECISIONS,
+    AUTHZ_POLICIES,
+    JSON_PAYLOADS,
+    QUERIES,
+)
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import OF_AUTHORIZERS
-from kyverno_mp.webhook.authz.deciding import Access, Deciding, Options
+from kyverno_mp.webhook.authz.deciding import (
+    Access,
+    Deciding,
+    Options,
+    not_loaded,
+    runtime_of,
+)
 
 _LOG = logging.getLogger(__name__)
 ROLE = "authorizer"
@@ -68,11 +82,11 @@ class Attached:
         pid = os.getpid()
         self.slot = self._control.claim(pid, start_ticks(pid))
         self._attacher = ThreadPoolExecutor(1, thread_name_prefix="attach")
-        self._follower: Follower[Authorizer] = Follower(
+        self._follower: Follower[_Linked] = Follower(
             places.snapshot,
             self._control,
             OF_AUTHORIZERS.segment,
-            partial(_linked, settings.evaluation_mode),
+            partial(_linked, settings.evaluation_mode, settings.json_payloads),
             on_refused=self._refused,
             defer=self._defer,
         )
@@ -80,6 +94,8 @@ class Attached:
         self._decisions = self.recorder.series(AUTHZ_DECISIONS)
         self._by_policy = self.recorder.series(AUTHZ_POLICIES)
         self._mode = settings.authz_mode
+        access = self._access(settings)
+        self._ports = access.ports
         self.deciding = Deciding(
             Options(
                 mode=settings.evaluation_mode,
@@ -89,8 +105,8 @@ class Attached:
                 waiting_max=SLOW_REVIEWS_WAITING_MAX,
                 logs=settings.log_decisions,
             ),
-            self._follower.current,
-            self._access(settings),
+            self._authorizer,
+            access,
             self._observe,
         )
 
@@ -105,6 +121,24 @@ class Attached:
             resources = LiveResources(lambda: client, kinds.plural_of)
             ports = CelPorts(services=services, resources=resources)
         return Access(ports, KeySets(services))
+
+    def _authorizer(self) -> Authorizer | None:
+        linked = self._follower.current()
+        return None if linked is None else linked.authorizer
+
+    def judge(
+        self, payload: dict[str, Json], deadline_ns: int, pace: Pace
+    ) -> list[Judged]:
+        """Judge a JSON payload. Raises: DeadlinePassed, QueueFull."""
+        linked = self._follower.current()
+        if linked is None:
+            raise not_loaded()
+        context = Context(runtime_of(deadline_ns, pace), self._ports)
+        return linked.payloads.judge(payload, context)
+
+    def on_payload(self, outcome: str, seconds: float) -> None:
+        """Count a JSON payload; in the event loop."""
+        self.recorder.series(JSON_PAYLOADS).observe((outcome,), seconds)
 
     def listen(self) -> None:
         """Check for new generations when the bell rings, and periodically."""
@@ -180,5 +214,19 @@ class Attached:
         _LOG.error("snapshot rejected: %s", error.message)
 
 
-def _linked(mode: str, segment: Segment, _previous: Authorizer | None) -> Authorizer:
-    return Authorizer(AuthorizationSegment(segment).records(), mode)
+class _Linked(NamedTuple):
+    """The policies of one generation."""
+
+    authorizer: Authorizer
+    payloads: PayloadPolicies
+
+
+def _linked(
+    mode: str,
+    judges_payloads: bool,  # noqa: FBT001 - a setting, bound before the others
+    segment: Segment,
+    _previous: _Linked | None,
+) -> _Linked:
+    policies = AuthorizationSegment(segment)
+    payloads = policies.of_payloads() if judges_payloads else ()
+    return _Linked(Authorizer(policies.records(), mode), PayloadPolicies(payloads))

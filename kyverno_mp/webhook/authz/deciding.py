@@ -102,13 +102,13 @@ class Deciding:
         self._observe = observe
         self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="authz")
         self._running = 0
-        self._long_evaluations = LongEvaluations()
+        self.long_evaluations = LongEvaluations()
 
     def authorizer(self) -> Authorizer:
         """Return the policies in force. Raises: Error if there are none yet."""
         authorizer = self._authorizer()
         if authorizer is None:
-            raise QueueFull("webhook.no_snapshot", "the policies are not loaded yet")
+            raise not_loaded()
         return authorizer
 
     def check(self, request: Message, runtime: Runtime) -> Check:
@@ -140,7 +140,7 @@ class Deciding:
         if is_pure:
             pace = EventLoopPace(time.monotonic_ns() + INLINE_SLICE_NS)
             try:
-                return work(_runtime(deadline_ns, pace))
+                return work(runtime_of(deadline_ns, pace))
             except Preempted:
                 # It takes long, and starts over in a thread.
                 pass
@@ -153,8 +153,8 @@ class Deciding:
         def paced() -> T:
             if time.monotonic_ns() > deadline_ns:
                 raise _late()
-            with self._long_evaluations.pace() as pace:
-                return work(_runtime(deadline_ns, pace))
+            with self.long_evaluations.pace() as pace:
+                return work(runtime_of(deadline_ns, pace))
 
         self._running += 1
         running = asyncio.get_running_loop().run_in_executor(self._pool, paced)
@@ -216,7 +216,13 @@ def _late() -> DeadlinePassed:
     return DeadlinePassed("webhook.deadline", "the request was not decided in time")
 
 
-def _runtime(deadline_ns: int, pace: Pace) -> Runtime:
+def not_loaded() -> QueueFull:
+    """Return the error of a worker that has no policies yet."""
+    return QueueFull("webhook.no_snapshot", "the policies are not loaded yet")
+
+
+def runtime_of(deadline_ns: int, pace: Pace) -> Runtime:
+    """Return the budget and the clock of one request."""
     return Runtime(
         now=lambda: datetime.now(UTC),
         monotonic_ns=time.monotonic_ns,

@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 15.8; RFC 9110.
 
 SAFETY: a proxy lets a request through if the status of the answer is 2xx. So nothing
 but a decision has such a status: not OPTIONS, which Falcon would answer itself, and no
-probe.
+probe. A report on a JSON payload has one, on its own path, if the operator wants it.
 """
 
 import re
@@ -26,6 +26,7 @@ from kyverno_mp.limits import AUTHZ_HEADERS_MAX
 from kyverno_mp.program.authorization import Exchange
 from kyverno_mp.webhook.authz.deciding import Asked, Deciding, Outcome, failed
 from kyverno_mp.webhook.authz.requests import nested_request, request_from
+from kyverno_mp.webhook.payloads import PATH, JsonPayloads
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _NO_ANSWER: Final = "no policy allows the request"
@@ -187,9 +188,14 @@ def _asked(request: Message) -> Asked:
 
 
 def make_app(
-    authorizer: HttpAuthorizer, refused: Callable[[str], None]
+    authorizer: HttpAuthorizer,
+    refused: Callable[[str], None],
+    payloads: JsonPayloads | None = None,
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
-    """Return the app; ``refused`` counts requests that are not for authorization."""
+    """Return the app; ``refused`` counts requests that are not for authorization.
+
+    ``payloads`` judges JSON payloads, None if that is off.
+    """
 
     def problem(
         _req: falcon.asgi.Request, resp: falcon.asgi.Response, error: falcon.HTTPError
@@ -201,4 +207,6 @@ def make_app(
     app = falcon.asgi.App()
     app.set_error_serializer(problem)
     app.add_route("/", authorizer)
+    if payloads is not None:
+        app.add_route(PATH, payloads)
     return app

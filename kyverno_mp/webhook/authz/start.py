@@ -10,6 +10,7 @@ import dataclasses
 import time
 
 from kyverno_mp.ir.authorization import ExchangeIR
+from kyverno_mp.limits import JSON_PAYLOAD_THREADS, JSON_PAYLOADS_WAITING_MAX
 from kyverno_mp.program.authorization import Exchange
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.authz.attach import Attached, Places
@@ -18,6 +19,8 @@ from kyverno_mp.webhook.http.callers import caller_check
 from kyverno_mp.webhook.http.connections import Connections
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.http_errors import PATH_UNKNOWN, HttpError
+from kyverno_mp.webhook.payloads import JsonPayloads
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Answer
 from kyverno_mp.webhook.worker import Served, Start
 
@@ -53,10 +56,12 @@ def make_start(
             None if sent is None else Exchange(sent),
         )
         authorizer = HttpAuthorizer(attached.deciding, exchanges)
+        lane = _lane(attached, loop)
+        payloads = _payloads(settings, attached, lane)
         connections = Connections(
             loop,
             _NoReviews(attached),
-            make_app(authorizer, attached.count_error),
+            make_app(authorizer, attached.count_error, payloads),
             body_bytes_max=settings.body_bytes_max,
             keepalive_s=float(settings.webhook_keepalive_s),
             time_s=time.time,
@@ -70,7 +75,34 @@ def make_start(
             connections=connections,
             certificates=certificates,
             tick=lambda: attached.tick(len(connections.open)),
-            stop=lambda _left_s: attached.deciding.stop(),
+            stop=lambda _left_s: _stop(attached, lane),
         )
 
     return start
+
+
+def _lane(attached: Attached, loop: asyncio.AbstractEventLoop) -> Lane:
+    """Return the threads of JSON payloads, which take turns with the others."""
+    return Lane(
+        loop,
+        JSON_PAYLOAD_THREADS,
+        JSON_PAYLOADS_WAITING_MAX,
+        time.monotonic_ns,
+        attached.deciding.long_evaluations,
+    )
+
+
+def _payloads(
+    settings: Settings, attached: Attached, lane: Lane
+) -> JsonPayloads | None:
+    if not settings.json_payloads:
+        return None
+    timeout_ns = int(settings.webhook_timeout_s * 1e9)
+    return JsonPayloads(
+        lane, attached.judge, timeout_ns, attached.on_payload, attached.count_error
+    )
+
+
+def _stop(attached: Attached, lane: Lane) -> None:
+    attached.deciding.stop()
+    lane.stop()

@@ -18,6 +18,7 @@ from kyverno_mp.settings.upstream import variable_table
 from kyverno_mp.telemetry.families import table as metrics_table
 from kyverno_mp.webhook.http_errors import table as refusals_table
 from tests.unit.docs.citing import ROOT
+from tests.unit.docs.refused import refused_table
 
 _WIDTH: Final = 100
 
@@ -55,6 +56,7 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "variables": ("docs/settings.md", variable_table),
     "metrics": ("docs/metrics.md", metrics_table),
     "refusals": ("docs/metrics.md", refusals_table),
+    "refused": ("docs/refused.md", refused_table),
     "help": ("docs/cli-reference.md", help_pages),
 }
 

@@ -121,9 +121,9 @@ def test_algorithms(
             "awskms://key",
             "sha256",
             (
-                "failed to load public key from awskms://key: open awskms://key: this"
-                " version has no provider for keys of AWS KMS; give the key inline as"
-                " PEM"
+                "failed to load public key from awskms://key: open awskms://key: only"
+                " the service reads keys of AWS KMS, with KYVERNO_MP_AWS_KMS; give the"
+                " key inline as PEM"
             ),
         ),
         (

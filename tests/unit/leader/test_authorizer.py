@@ -13,6 +13,7 @@ import pytest
 
 from kyverno_mp.leader.authorizer import ManySources, folders_of
 from kyverno_mp.leader.cluster import authorizer_policies
+from kyverno_mp.leader.documents.in_cel import Modes
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import PolicyStore
@@ -49,7 +50,7 @@ def broken(mode: str, name: str) -> bytes:
 
 
 def store(mode: str) -> PolicyStore:
-    return PolicyStore(lambda _namespace: True, authorizes=mode)
+    return PolicyStore(lambda _namespace: True, modes=Modes(mode))
 
 
 def served(policy_set: PolicySet, mode: str, folder: Path) -> Authorizer:

@@ -232,6 +232,32 @@ def test_role_that_cannot_run_is_rejected(env: dict[str, str], problem: str) -> 
     assert problem in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("mode", "standalone", "is_possible"),
+    [
+        ("", "true", True),
+        ("http", "true", True),
+        ("http", "false", True),
+        ("", "false", False),
+        ("envoy", "true", False),
+    ],
+)
+def test_only_a_server_of_payloads_accepts_their_setting(
+    mode: str, standalone: str, *, is_possible: bool
+) -> None:
+    """Accepted elsewhere, it would have no effect."""
+    env = {
+        "KYVERNO_MP_JSON_PAYLOADS": "true",
+        "KYVERNO_MP_AUTHZ_MODE": mode,
+        "KYVERNO_MP_STANDALONE": standalone,
+    }
+    if is_possible:
+        assert read(env).json_payloads
+        return
+    with pytest.raises(SettingInvalid, match="KYVERNO_MP_JSON_PAYLOADS: needs"):
+        read(env)
+
+
 def test_table_lists_every_setting_once() -> None:
     rows = table()
     for field in dataclasses.fields(Settings):

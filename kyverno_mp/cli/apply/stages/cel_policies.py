@@ -109,9 +109,7 @@ class CelPolicies:
             yield from self._verdicts(
                 self._for_objects, asked, runtime, namespace=namespace
             )
-        for verdict in self._on_json(request.object, runtime):
-            if verdict.result is not None:
-                yield verdict
+        yield from self._on_json(request.object, runtime)
 
     def validate_payload(self, payload: Payload, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts on a payload, which only policies in JSON mode get."""
@@ -119,8 +117,12 @@ class CelPolicies:
 
     def _on_json(self, content: dict[str, Json], runtime: Runtime) -> Iterator[Verdict]:
         if self._for_json:
-            request = Request(object=content, version="")
-            yield from self._verdicts(self._for_json, request, runtime, is_payload=True)
+            from kyverno_mp.program.payloads import validate_payload
+
+            for judged in validate_payload(
+                self._for_json, content, runtime, self._ports
+            ):
+                yield Verdict(judged.policy, judged.result)
 
     def _verdicts(
         self,
@@ -129,13 +131,12 @@ class CelPolicies:
         runtime: Runtime,
         *,
         namespace: Json = None,
-        is_payload: bool = False,
     ) -> Iterator[Verdict]:
         from kyverno_mp.program.context.cel_scope import Shared
-        from kyverno_mp.program.validating_policy.scope import Facts, PayloadShared
+        from kyverno_mp.program.validating_policy.scope import Facts
 
-        facts = Facts(request, runtime, self._ports, namespace, is_payload)
-        shared = (PayloadShared if is_payload else Shared)(request)
+        facts = Facts(request, runtime, self._ports, namespace)
+        shared = Shared(request)
         for linked in policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))

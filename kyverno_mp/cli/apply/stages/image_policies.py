@@ -21,6 +21,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.scope import Images
+from kyverno_mp.program.payloads import verify_payload
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.validating_policy.scope import Facts
@@ -87,28 +88,17 @@ class ImagePolicies:
         KYVERNO: exceptions have no effect, and an error ends the run. Raises:
         CommandFailed.
         """
-        request = Request(object=dict(payload), version="")
-        facts = Facts(request, runtime, self._ports, is_payload=True)
-        shared, images = Shared(request), Images(self._begin)
+        policies = [linked for linked in self._policies if linked.ir.is_json]
+        images = Images(self._begin)
         verdicts = []
-        for linked in self._policies:
-            if not linked.ir.is_json:
-                continue
-            policy = linked.ir.policy
-            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
-            for answer in linked.evaluate(
-                facts, shared, images, of_files=True, has_exceptions=False
-            ):
-                found = answer.result
-                if answer.copy or found is None:
-                    continue
-                if found.status == result.ERROR:
-                    reason = found.message.removeprefix("failed to evaluate policy: ")
-                    message = (
-                        "failed to apply image validating policies on JSON payload"
-                    )
-                    raise CommandFailed(f"{message}: {reason}")
-                verdicts.append(Verdict(policy, found))
+        for policy, judged in verify_payload(
+            policies, dict(payload), runtime, self._ports, images
+        ):
+            if judged.status == result.ERROR:
+                reason = judged.message.removeprefix("failed to evaluate policy: ")
+                message = "failed to apply image validating policies on JSON payload"
+                raise CommandFailed(f"{message}: {reason}")
+            verdicts.append(Verdict(policy, judged))
         images.settle()
         yield from verdicts
 
