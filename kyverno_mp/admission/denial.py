@@ -34,7 +34,7 @@ def blocks(response: PolicyResponse) -> bool:
     errors of Ignore policies block, too (docs/behaviour/controllers 14.5); we do not
     copy this.
     """
-    if not response.results:
+    if not response.results or response.is_relaxed:
         return False
     if response.action == "Enforce" and response.failed():
         return True
@@ -87,6 +87,8 @@ def _failures(
     """
     failures: dict[str, Mapping[str, str]] = {}
     for response in responses:
+        if response.is_relaxed:
+            continue
         rules = {
             result.rule: result.message
             for result in response.results
@@ -113,10 +115,14 @@ def resource_name(request: Request) -> str:
 
 
 def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
-    """Return one text for each failed, errored or warning rule."""
+    """Return one text for each failed, errored or warning rule.
+
+    A policy that is not enforced yet warns like an auditing one: with emitWarning.
+    """
     return [
         f"policy {response.policy.name}.{result.rule}: {result.message}"
         for response in responses
+        if not response.is_relaxed or response.policy.emit_warning
         for result in response.results
         if result.status in _TOLD
     ]

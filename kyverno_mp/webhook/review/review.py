@@ -29,6 +29,7 @@ from kyverno_mp.telemetry.trace import Trace
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.gradual import enforced_only
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.traced import decided
 from kyverno_mp.webhook.route import RECORDED, Route
@@ -251,11 +252,17 @@ class Review:
         """Return the deadline of work that could also follow after the answer."""
         return self.dependencies.monotonic_ns() + RESULTS_AHEAD_NS_MAX
 
+    def in_force(self, responses: Sequence[PolicyResponse]) -> Sequence[PolicyResponse]:
+        """Relax the denials of policies that are not enforced yet for the subject."""
+        return self.dependencies.gradual.in_force(responses, self.request)
+
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Send the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
             return
+        if blocked:
+            responses = enforced_only(responses)
         try:
             sink.answered(self.request, responses, blocked=blocked)
         except Exception as error:  # noqa: BLE001 - an event must never change an answer
