@@ -1698,6 +1698,10 @@ AUTHZ_CALLS_MAX = 4096
 """Concurrent calls of all connections of one gRPC server, each a request in memory;
 Envoy denies what is refused."""
 
+ROLLOUTS_MAX = 2_000
+"""Policies with a state of gradual enforcement, about 200 bytes each in one ConfigMap,
+which has up to a MiB; further ones stay at their first step."""
+
 ROLLOUT_STEPS_MAX = 20
 """Steps or rings of a policy that is put into force gradually: 5 % each."""
 

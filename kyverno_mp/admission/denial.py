@@ -48,6 +48,8 @@ class AdmissionVerdict(NamedTuple):
     """The responses with something to report."""
     denied: str
     """The policies and rules that deny, as text; empty if the request is allowed."""
+    is_gradual: bool = False
+    """Whether a policy is put into force gradually, so that it may not deny yet."""
 
 
 def verdict_of(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
@@ -69,7 +71,10 @@ def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     denied = (
         block_text(_failures(with_results)) if any(map(blocks, with_results)) else ""
     )
-    return AdmissionVerdict(with_results, denied)
+    is_gradual = bool(denied) and any(
+        response.policy.rollout is not None for response in with_results
+    )
+    return AdmissionVerdict(with_results, denied, is_gradual)
 
 
 def denial(request: Request, denied: str) -> str:

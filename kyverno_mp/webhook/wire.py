@@ -21,6 +21,7 @@ from kyverno_mp.limits import (
     SLOW_REVIEWS_WAITING_MAX,
 )
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.gradual import Standings, first_step
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
@@ -46,6 +47,7 @@ from kyverno_mp.webhook.ports import (
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.gradual import Gradual
 from kyverno_mp.webhook.review.handlers import CelPlanners, handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
@@ -89,6 +91,8 @@ class RoleDependencies:
     tracer: Tracer | None = None
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
+    standing: Standings = first_step
+    """Returns how far the gradual enforcement of a policy has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,7 @@ def _dependencies(
         top_kind=role.top_kind,
         tracer=role.tracer,
         registries=role.registries,
+        gradual=Gradual(role.standing),
     )
 
 

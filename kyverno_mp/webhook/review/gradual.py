@@ -4,8 +4,7 @@ Room: webhook. Takes: the standing of each policy, responses that would deny. Gi
 responses and verdicts in force. Next: admission/denial.py decides.
 May touch: nothing outside its arguments. Source: docs/gradual-enforcement.md.
 
-PERF: only a request that would be denied comes here; policies that are enforced for
-all subjects cost it one comparison each.
+PERF: only a request that a policy with a rollout would deny comes here.
 """
 
 from collections.abc import Sequence
@@ -38,8 +37,6 @@ class Gradual:
         self, responses: Sequence[PolicyResponse], request: Request
     ) -> Sequence[PolicyResponse]:
         """Return the responses, relaxed where a policy is not enforced yet."""
-        if all(response.policy.rollout is None for response in responses):
-            return responses
         return [
             relaxed(response)
             if blocks(response) and not self.enforces(response.policy, request)
@@ -49,7 +46,11 @@ class Gradual:
 
     def verdicts_in_force(self, verdicts: Verdicts, request: Request) -> Verdicts:
         """Return the verdicts, relaxed where a policy is not enforced yet."""
-        if all(verdict.response.policy.rollout is None for verdict in verdicts.found):
+        # PERF: a generator would add a call for each policy.
+        for verdict in verdicts.found:
+            if verdict.denies and verdict.response.policy.rollout is not None:
+                break
+        else:
             return verdicts
         found = [
             _relaxed(verdict)
@@ -59,13 +60,6 @@ class Gradual:
         ]
         responses = [verdict.response for verdict in found]
         return Verdicts(found, responses, verdicts.is_quiet)
-
-
-def enforced_only(responses: Sequence[PolicyResponse]) -> Sequence[PolicyResponse]:
-    """Return the responses that belong to a denial."""
-    if any(response.is_relaxed for response in responses):
-        return [response for response in responses if not response.is_relaxed]
-    return responses
 
 
 def _relaxed(verdict: Verdict) -> Verdict:

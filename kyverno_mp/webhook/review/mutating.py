@@ -52,9 +52,12 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     verified = done.verified
-    if verified and verdict_of(verified).denied:
-        verified = list(review.in_force(verified))
-        denied = verdict_of(verified).denied
+    if verified:
+        verdict = verdict_of(verified)
+        if verdict.is_gradual:
+            verified = list(review.in_force(verified))
+            verdict = verdict_of(verified)
+        denied = verdict.denied
         # After the deadline, policies without a result do not block the request.
         if denied:
             review.report(verified, blocked=True)

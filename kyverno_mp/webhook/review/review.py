@@ -24,12 +24,11 @@ from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import PolicyResponse, SharedResponses
 from kyverno_mp.telemetry.trace import Trace
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
-from kyverno_mp.webhook.review.gradual import enforced_only
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.traced import decided
 from kyverno_mp.webhook.route import RECORDED, Route
@@ -261,8 +260,9 @@ class Review:
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
             return
-        if blocked:
-            responses = enforced_only(responses)
+        if blocked and type(responses) is not SharedResponses:
+            # PERF: shared responses are never relaxed.
+            responses = [each for each in responses if not each.is_relaxed]
         try:
             sink.answered(self.request, responses, blocked=blocked)
         except Exception as error:  # noqa: BLE001 - an event must never change an answer

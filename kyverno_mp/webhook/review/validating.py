@@ -52,7 +52,11 @@ class ValidatingHandler(Handler[Plan]):
             if not review.request.labels_known:
                 reason = unread_labels(name)
             return review.deny(f"failed to create policy context: {reason}")
-        enforced, verdict = _in_force(review, plan.enforce(review.deadline_ns, pace))
+        enforced = plan.enforce(review.deadline_ns, pace)
+        verdict = verdict_of(enforced)
+        if verdict.is_gradual:
+            enforced = review.in_force(enforced)
+            verdict = verdict_of(enforced)
         if review.is_abandoned():
             if review.is_let_pass:
                 # The object is now in the cluster, with its violations.
@@ -90,26 +94,15 @@ class ValidatingHandler(Handler[Plan]):
     ) -> bytes:
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
-        reached, verdict = _in_force(
-            review, plan.reached(failure.error, review.rest_deadline_ns(), pace)
-        )
+        reached = plan.reached(failure.error, review.rest_deadline_ns(), pace)
+        reached = review.in_force(reached)
+        verdict = verdict_of(reached)
         if verdict.denied:
             return review.deny(denial(review.request, verdict.denied), reached)
         if plan.travels:
             with contextlib.suppress(Preempted):
                 _pass_on(review, plan, reached, review.rest_deadline_ns(), pace)
         return review.allow([failure.message, *warnings(verdict.with_results)], reached)
-
-
-def _in_force(
-    review: Review, responses: Sequence[PolicyResponse]
-) -> tuple[Sequence[PolicyResponse], AdmissionVerdict]:
-    """Return the responses and their verdict for the request's subject."""
-    verdict = verdict_of(responses)
-    if not verdict.denied:
-        return responses, verdict
-    responses = review.in_force(responses)
-    return responses, verdict_of(responses)
 
 
 def _triggers(review: Review, plan: Plan) -> bool:
