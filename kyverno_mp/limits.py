@@ -1716,3 +1716,23 @@ threads; further calls wait in Envoy."""
 AUTHZ_CALLS_MAX = 4096
 """Concurrent calls of all connections of one gRPC server, each a request in memory;
 Envoy denies what is refused."""
+
+ROLLOUTS_MAX = 2_000
+"""Policies with a state of gradual enforcement, about 200 bytes each in one ConfigMap,
+which has up to a MiB; further ones stay at their first step."""
+
+ROLLOUT_STEPS_MAX = 20
+"""Steps or rings of a policy that is put into force gradually: 5 % each."""
+
+ROLLOUT_PATTERNS_MAX = 100
+"""Patterns of namespaces in all rings of a policy, which each denial compares."""
+
+ROLLOUT_TEXT_CHARACTERS_MAX = 8_192
+"""Characters of an annotation of gradual enforcement: all patterns, each as long as a
+namespace's name."""
+
+ROLLOUT_STEP_NS_MIN = 60 * 10**9
+"""A minute: nobody could look at the denials of a shorter step."""
+
+ROLLOUT_STEP_NS_MAX = 8_760 * 3_600 * 10**9
+"""A year."""

@@ -34,7 +34,7 @@ def blocks(response: PolicyResponse) -> bool:
     errors of Ignore policies block, too (docs/behaviour/controllers 14.5); we do not
     copy this.
     """
-    if not response.results:
+    if not response.results or response.is_relaxed:
         return False
     if response.action == "Enforce" and response.failed():
         return True
@@ -48,6 +48,8 @@ class AdmissionVerdict(NamedTuple):
     """The responses with something to report."""
     denied: str
     """The policies and rules that deny, as text; empty if the request is allowed."""
+    is_gradual: bool = False
+    """Whether a policy is put into force gradually, so that it may not deny yet."""
 
 
 def verdict_of(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
@@ -69,7 +71,10 @@ def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     denied = (
         block_text(_failures(with_results)) if any(map(blocks, with_results)) else ""
     )
-    return AdmissionVerdict(with_results, denied)
+    is_gradual = bool(denied) and any(
+        response.policy.rollout is not None for response in with_results
+    )
+    return AdmissionVerdict(with_results, denied, is_gradual)
 
 
 def denial(request: Request, denied: str) -> str:
@@ -87,6 +92,8 @@ def _failures(
     """
     failures: dict[str, Mapping[str, str]] = {}
     for response in responses:
+        if response.is_relaxed:
+            continue
         rules = {
             result.rule: result.message
             for result in response.results
@@ -113,10 +120,14 @@ def resource_name(request: Request) -> str:
 
 
 def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
-    """Return one text for each failed, errored or warning rule."""
+    """Return one text for each failed, errored or warning rule.
+
+    A policy that is not enforced yet warns like an auditing one: with emitWarning.
+    """
     return [
         f"policy {response.policy.name}.{result.rule}: {result.message}"
         for response in responses
+        if not response.is_relaxed or response.policy.emit_warning
         for result in response.results
         if result.status in _TOLD
     ]

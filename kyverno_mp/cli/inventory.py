@@ -29,6 +29,7 @@ from kyverno_mp.errors import InputError, KubeNotFound
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.policy.gradual import rollout_of
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -49,6 +50,10 @@ _PLAIN: Final = frozenset(
 )
 """Fields of a body that every engine has."""
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+GRADUAL: Final = "gradual enforcement"
+_ENFORCED: Final = (
+    " Kyverno enforces {} with gradual enforcement for all objects at once."
+)
 _PLAN: Final = (
     "Kyverno 1.19.1 warns of each of them at every call. Of 1.20 it is merged that the"
     " command line refuses their files and the chart refuses to install beside them;"
@@ -95,7 +100,7 @@ def rows(objects: Iterable[tuple[str, Json]], *, tries: bool) -> Iterator[Row]:
             namespace=str(metadata.get("namespace", "")),
             name=str(metadata.get("name", "")),
             rules=len(rules) if type(rules) is list else 0,
-            uses=tuple(sorted(set(_uses(spec)))),
+            uses=tuple(sorted({*_uses(spec), *_gradual(metadata)})),
             moves_to=moves_to,
             why_not=why_not,
             source=source,
@@ -135,6 +140,15 @@ def _version_of(raw: Json, metadata: Json) -> str:
         if is_listed(written):
             raw = written
     return str(raw["apiVersion"]).partition("/")[2]
+
+
+def _gradual(metadata: Json) -> Iterator[str]:
+    """Yield the use of annotations that Kyverno ignores: it enforces fully."""
+    annotations = metadata.get("annotations")
+    if type(annotations) is dict:
+        texts = {key: text for key, text in annotations.items() if type(text) is str}
+        if rollout_of(texts) is not None:
+            yield GRADUAL
 
 
 def _uses(spec: Json) -> Iterator[str]:
@@ -252,7 +266,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _summary(found: list[Row]) -> str:
     moved = sum(bool(row.moves_to) for row in found)
-    return f"{counted(len(found), 'object')}, of which {moved} move. {_PLAN}"
+    gradual = sum(GRADUAL in row.uses for row in found)
+    note = _ENFORCED.format(counted(gradual, "policy")) if gradual else ""
+    return f"{counted(len(found), 'object')}, of which {moved} move. {_PLAN}{note}"
 
 
 def _markdown(found: list[Row]) -> Iterator[str]:

@@ -69,6 +69,10 @@ _COMMANDS = {
         "commands.authors",
         "Lists namespaced policies whose author lacks the rights that they use.",
     ),
+    "rollout": (
+        "commands.rollout",
+        "Shows and changes how policies are put into force gradually.",
+    ),
     "snapshot": ("commands.snapshot", "Shows the content of snapshot files."),
     "crds": ("commands.crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),

@@ -7,12 +7,18 @@ Source: docs/behaviour/controllers 6.5 (category, severity, scored);
 docs/behaviour/engine 0.4.
 """
 
+import hashlib
+from collections.abc import Mapping
 from typing import Final
 
-from kyverno_mp.ir.rules import PolicyIR
+import msgspec
+
+from kyverno_mp.ir.rules import PolicyIR, RolloutIR
 from kyverno_mp.policy.fields.meta import ObjectMeta
+from kyverno_mp.policy.gradual import rollout_of
 
 _SEVERITIES: Final = frozenset({"critical", "high", "medium", "low", "info"})
+_SECOND_NS: Final = 10**9
 
 
 def describe(kind: str, metadata: ObjectMeta, namespace: str = "") -> PolicyIR:
@@ -30,4 +36,20 @@ def describe(kind: str, metadata: ObjectMeta, namespace: str = "") -> PolicyIR:
         resource_version=metadata.resource_version,
         metadata_generation=metadata.generation,
         labels=tuple(sorted(metadata.labels.items())),
+        rollout=build_rollout(annotations),
+    )
+
+
+def build_rollout(annotations: Mapping[str, str]) -> RolloutIR | None:
+    """Return how a policy is put into force; None: for all subjects at once."""
+    rollout = rollout_of(annotations)
+    if rollout is None:
+        return None
+    hashed = hashlib.blake2b(msgspec.json.encode(rollout), digest_size=8)
+    return RolloutIR(
+        hashed.hexdigest(),
+        rollout.steps,
+        rollout.step_ns // _SECOND_NS,
+        rollout.by_owner,
+        rollout.rings,
     )

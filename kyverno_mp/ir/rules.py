@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
-LAYOUT_VERSION: Final = 14
+LAYOUT_VERSION: Final = 15
 """Increment it with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -293,6 +293,19 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     verify_images: VerifyImagesIR | None = None
 
 
+class RolloutIR(msgspec.Struct, frozen=True, array_like=True):
+    """The annotations that put a policy into force gradually (policy/gradual.py).
+
+    ``plan`` identifies these annotations: the state of another plan does not apply.
+    """
+
+    plan: str
+    steps: tuple[int, ...]
+    step_s: int = 0
+    by_owner: bool = False
+    rings: tuple[tuple[str, ...], ...] = ()
+
+
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     """The data shared by the rules of one policy.
 
@@ -327,6 +340,8 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     review_rules: tuple[str, ...] = ()
     """Validate rules that read more of a review than its object, so a scan may return
     other results (compiler/review_reads.py)."""
+    rollout: RolloutIR | None = None
+    """None: the policy is enforced for all subjects."""
 
     @property
     def is_decoded(self) -> bool:

@@ -38,9 +38,11 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.documents.source_room import SourceRoom
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_documents import IDLE_FIELDS, PolicyDocuments
+from kyverno_mp.leader.rollouts import PublishedRollouts
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
 from kyverno_mp.snapshot.callers import CALLERS
 from kyverno_mp.snapshot.data import encode_value
+from kyverno_mp.snapshot.rollouts import ROLLOUTS
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CLUSTER_POLICY,
@@ -206,7 +208,7 @@ def authorizer_policies(client: Client) -> ClusterPolicies:
 class LiveClusterData:
     """The data segments for policies; unchanged segments stay the same objects."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it publishes, by name
         self,
         client: Client,
         context: ClusterGlobalContext,
@@ -215,16 +217,18 @@ class LiveClusterData:
         config_maps: bool = True,
         reviews: bool = True,
         callers: PublishedCallers | None = None,
+        rollouts: PublishedRollouts | None = None,
     ) -> None:
         """``directory`` returns the served resources; it is empty before discovery.
 
         ``config_maps``: whether to publish ConfigMaps with the cache label.
         ``reviews``: whether this pod answers reviews, which require the roles of users.
         Pools require the namespaces in which their account has a role. ``callers`` is
-        None in a pod that answers none.
+        None in a pod that answers none, as ``rollouts`` is.
         """
         self._context = context
         self._callers = callers
+        self._rollouts = rollouts
         self._directory = directory
         self._published = Directory(())
         watched = {
@@ -269,7 +273,11 @@ class LiveClusterData:
         callers = self._callers is not None and (self._callers.poll() or first)
         if callers and self._callers is not None:
             self._segments[CALLERS] = self._callers.values()
-        return bool(changed) or context or kinds or callers or first
+        rollouts = self._rollouts is not None and self._rollouts.poll()
+        if rollouts and self._rollouts is not None:
+            self._segments[ROLLOUTS] = self._rollouts.values()
+        others = context or kinds or callers or rollouts
+        return bool(changed) or others or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
@@ -281,6 +289,8 @@ class LiveClusterData:
             informer.on_notified(wake)
         if self._callers is not None:
             self._callers.on_change(wake)
+        if self._rollouts is not None:
+            self._rollouts.on_change(wake)
 
     def _kinds_changed(self) -> bool:
         directory = self._directory()

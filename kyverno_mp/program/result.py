@@ -75,6 +75,8 @@ class PolicyResponse:
     """Rules that passed in the fast program and have no entry in ``results``."""
     skipped: tuple[str, ...] = ()
     patched_object: dict[str, Json] | None = None
+    is_relaxed: bool = False
+    """The policy is enforced gradually, and not yet for this object."""
 
     def failed(self) -> bool:
         """Return whether any rule failed."""

@@ -53,6 +53,7 @@ SEGMENTS: Final = (
     GENERATING_POLICY.segment,
     IMAGE_VALIDATING_POLICY.segment,
     "callers",
+    "rollouts",
 )
 """Names of the segments; append only, because the index is the position in the page."""
 

@@ -312,6 +312,13 @@ GENERATED_POLICIES: Final = Family(
     ("kind",),
     "Number of policies that the API server enforces in place of the webhook.",
 )
+ROLLOUTS: Final = Family(
+    "kyverno_mp_rollouts",
+    "gauge",
+    ("phase",),
+    "Number of gradually enforced policies by the phase of their rollout; 0 on"
+    " replicas without the lease.",
+)
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
@@ -652,6 +659,7 @@ RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
     GENERATED_POLICIES,
+    ROLLOUTS,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(DELETED, DELETING_ERRORS),

@@ -39,6 +39,7 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.rollouts import ROLLOUTS
 from kyverno_mp.telemetry.denials import DenialFile
 from kyverno_mp.telemetry.families import JSON_PAYLOADS
 from kyverno_mp.telemetry.page import GAUGES, Page
@@ -55,6 +56,7 @@ from kyverno_mp.webhook.attach.journals import Journals
 from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
+from kyverno_mp.webhook.attach.standings import PublishedStandings
 from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.collector import Collector, LinkingLock
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
@@ -73,9 +75,9 @@ from kyverno_mp.webhook.worker import Served, Start
 _LOG = logging.getLogger(__name__)
 _DATA: Final = (
     *("namespaces", "configmaps", "roles", "globalcontext", "apicalls"),
-    *(KINDS, CALLERS),
+    *(KINDS, CALLERS, ROLLOUTS),
 )
-_NEEDED: Final = frozenset(_DATA) - {KINDS, CALLERS}
+_NEEDED: Final = frozenset(_DATA) - {KINDS, CALLERS, ROLLOUTS}
 """Without these labels and roles, a rule could miss a request that it matches."""
 _AnyFollowed = FollowedPolicies[Any]
 _ROLE: Final = "webhook"
@@ -432,6 +434,7 @@ def _dependencies(
         payloads=attached.judge(),
         on_payload=attached.on_payload,
         registries=attached.answering.shares_of,
+        standing=PublishedStandings(attached.data[ROLLOUTS]),
     )
 
 

@@ -23,6 +23,7 @@ from kyverno_mp.limits import (
     SLOW_REVIEWS_WAITING_MAX,
 )
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.gradual import Standings, first_step
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
@@ -49,6 +50,7 @@ from kyverno_mp.webhook.ports import (
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.gradual import Gradual
 from kyverno_mp.webhook.review.handlers import CelPlanners, handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
@@ -96,6 +98,8 @@ class RoleDependencies:
     """Gets the outcome and the seconds of each payload."""
     registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     """Returns the shares of a review of images of these registries."""
+    standing: Standings = first_step
+    """Returns how far the gradual enforcement of a policy has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,7 @@ def _dependencies(
         top_kind=role.top_kind,
         tracer=role.tracer,
         registries=role.registries,
+        gradual=Gradual(role.standing),
     )
 
 

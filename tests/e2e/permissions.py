@@ -57,6 +57,7 @@ EXPLAINED: Final = {
         "a pod whose account may not read all ConfigMaps"
     ),
     r"background: create subjectaccessreviews\..*": "authors of policies",
+    r"admission: patch configmaps named kyverno-mp-rollouts": "gradual enforcement",
     # What only happens to an installation: certificates, upgrades, the last replica.
     r"admission: (delete|update) secrets named .*": "certificates that end",
     r"admission: update updaterequests\..*": "requests that an update replaces",

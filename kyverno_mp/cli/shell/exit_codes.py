@@ -42,6 +42,10 @@ def _exits(*exits: tuple[int | str, str]) -> tuple[Exit, ...]:
     return (*(Exit(code, meaning) for code, meaning in exits), *_LAST)
 
 
+_CLUSTER: Final = (
+    (INPUT, "no kubeconfig, or a context that it does not have"),
+    (STATE, "the cluster cannot be reached or rejects the request"),
+)
 _WRITES: Final = _exits((OK, "the file is written"), (FAILED, _UNWRITTEN))
 
 _SERVES: Final = _exits(
@@ -200,6 +204,24 @@ EXITS: Final = {
         (INPUT, "no kubeconfig, or a context that it does not have"),
         (STATE, "the cluster cannot be reached or rejects the request"),
     ),
+    "rollout": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
+    "rollout status": _exits(
+        (OK, "the rollouts are listed"), (FAILED, _FLAG), *_CLUSTER
+    ),
+    **{
+        f"rollout {action}": _exits(
+            (OK, "the state of the rollout is changed"),
+            (
+                FAILED,
+                (
+                    "the policy is not enforced gradually, its rollout is in another"
+                    " phase, or a flag is wrong"
+                ),
+            ),
+            *_CLUSTER,
+        )
+        for action in ("pause", "resume", "abort")
+    },
     "inventory": _exits(
         (OK, "the policies are listed"),
         (FAILED, "a file cannot be used, or a flag is wrong"),

@@ -40,6 +40,7 @@ from kyverno_mp.policy.cel_kinds.policies import (
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, AnyValidatingPolicy
 from kyverno_mp.policy.checks.cleanup import is_schedule, schedule_too_long
 from kyverno_mp.policy.checks.shared_entries import expression_reads, reads_closed
+from kyverno_mp.policy.gradual import rollout_problems
 from kyverno_mp.policy.ports import Opens, closed
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.goquote import quote
@@ -135,6 +136,8 @@ def review(document: AnyCelDocument) -> Iterator[Problem]:
         yield from _mode_problems(document)
     if isinstance(document, DeletingPolicy):
         yield from _schedule_problems(document.spec.schedule)
+    can_deny = isinstance(document, AnyValidatingPolicy | ImageValidatingPolicy)
+    yield from rollout_problems(document.metadata.annotations, can_deny=can_deny)
 
 
 def entry_problems(

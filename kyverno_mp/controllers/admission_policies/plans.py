@@ -31,12 +31,14 @@ from kyverno_mp.controllers.admission_policies.generated import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     ValidatingPolicy,
 )
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.gradual import rollout_of
 from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 
 GROUP: Final = "admissionregistration.k8s.io"
@@ -53,6 +55,10 @@ SOURCES: Final = {
 }
 """Kind of a policy -> prefix of the generated names, kind of the generated policy."""
 _NOTHING: Final = Generated()
+_GRADUAL: Final = Generated(
+    message="skip generating ValidatingAdmissionPolicy: the policy is enforced"
+    " gradually."
+)
 _Seen = tuple[Source, tuple[AnyException, ...], Directory]
 
 
@@ -132,6 +138,10 @@ class Plans:
             for exception in exceptions
             if isinstance(exception, CelPolicyException)
         ]
+        is_mutating = isinstance(policy, MutatingPolicy)
+        if not is_mutating and rollout_of(policy.metadata.annotations) is not None:
+            # The API server's own policies are enforced for all subjects at once.
+            return _GRADUAL if self._validating else _NOTHING
         if isinstance(policy, ClusterPolicy):
             if not self._validating or not _validates(policy):
                 return _NOTHING

@@ -7,12 +7,14 @@ docs/behaviour/controllers 8.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from kyverno_mp.controllers import (
     discovery_controller,
     global_context_controller,
     policy_status_controller,
     replicas,
+    rollouts,
 )
 from kyverno_mp.controllers.admission_policies import controller as admission_policies
 from kyverno_mp.controllers.admission_policies.controller import (
@@ -41,6 +43,7 @@ from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyStatuses
 from kyverno_mp.controllers.policy_status_controller import PolicyStatusController
 from kyverno_mp.controllers.replicas import ReplicasController
+from kyverno_mp.controllers.rollouts import RolloutsController, Stored
 from kyverno_mp.controllers.scan_permissions import scan_permissions
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.controllers.webhook_config.callers import segments_of
@@ -69,6 +72,8 @@ from kyverno_mp.leader.control.options import (
 )
 from kyverno_mp.queues.reconcile import Reconciler
 
+_FORBIDDEN: Final = "HTTP 403"
+
 
 def build(shared: Dependencies) -> dict[str, Reconciler]:
     """Return the controllers of the leader; a pod without a webhook has only two."""
@@ -89,6 +94,7 @@ def build(shared: Dependencies) -> dict[str, Reconciler]:
         admission_policies.NAME: generator,
         global_context_controller.NAME: context_controller(shared),
         replicas.CONTROLLER: replicas_controller(shared),
+        rollouts.CONTROLLER: rollouts_controller(shared),
         health.NAME: health_controller(shared, certificate.is_trusted),
         discovery_controller.NAME: directory_controller(shared),
     }
@@ -282,6 +288,34 @@ def replicas_controller(shared: Dependencies) -> ReplicasController:
         shared.replicas,
         lambda: settled_versions(shared.followed.policies, shared.replica.page),
     )
+
+
+def rollouts_controller(shared: Dependencies) -> RolloutsController:
+    """Reconcile how far the gradual enforcement of policies has come."""
+    policies, informer = shared.followed.policies, shared.rollouts
+    key = shared.replica.settings.namespace, rollouts.NAME
+
+    def stored() -> Stored | None:
+        # Without the permission to read it, every rollout is at its first step.
+        if not informer.synced and _FORBIDDEN not in informer.last_error:
+            return None
+        return informer.get(key) or Stored()
+
+    def documents() -> list[bytes] | None:
+        informers = policies.informers
+        if not (policies.is_complete and all(each.synced for each in informers)):
+            return None
+        return [*policies.documents(), *policies.cel_documents()]
+
+    controller = RolloutsController(
+        shared.guarded,
+        shared.election,
+        key,
+        rollouts.Inputs(stored, documents, shared.replica.rollouts.set),
+        shared.replica.clock,
+    )
+    shared.followed.metrics.rollouts = controller.counts
+    return controller
 
 
 def health_controller(

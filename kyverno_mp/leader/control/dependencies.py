@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.replicas import Replicas
+from kyverno_mp.controllers.rollouts import Stored
 from kyverno_mp.controllers.webhook_config.owner import WatchedOwner
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
@@ -24,6 +25,7 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.rollouts import PublishedRollouts
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Request
@@ -44,6 +46,7 @@ class ReplicaContext:
     """Called with each new certificate and key to serve."""
     clock: Clock = field(default_factory=Clock)
     callers: PublishedCallers = field(default_factory=PublishedCallers)
+    rollouts: PublishedRollouts = field(default_factory=PublishedRollouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Dependencies:
     own: Mapping[str, Informer[bytes]]
     """The informers of our webhook configurations, by the plural name of the resource;
     each caches the path segments of the configuration's webhooks."""
+    rollouts: Informer[Stored]
 
     def add(self, request: Request) -> None:
         """Let a controller reconcile a key; ignored in a pod without it."""

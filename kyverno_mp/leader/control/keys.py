@@ -11,6 +11,7 @@ from kyverno_mp.controllers import (
     global_context_controller,
     policy_status_controller,
     replicas,
+    rollouts,
 )
 from kyverno_mp.controllers.admission_policies import controller as admission_policies
 from kyverno_mp.controllers.caller_path import controller as caller_path
@@ -29,6 +30,7 @@ STATUSES: Final = Request(policy_status_controller.NAME, policy_status_controlle
 GENERATED: Final = Request(admission_policies.NAME, admission_policies.ALL)
 ENTRIES: Final = Request(global_context_controller.NAME, global_context_controller.ALL)
 REPLICAS: Final = Request(replicas.CONTROLLER, replicas.ALL)
+ROLLOUTS: Final = Request(rollouts.CONTROLLER, rollouts.ALL)
 HEALTH: Final = Request(health.NAME, health.ALL)
 DISCOVERY: Final = Request(discovery_controller.NAME, discovery_controller.ALL)
 NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
@@ -36,7 +38,7 @@ WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
 """The controllers of a pod without a webhook."""
 AT_START: Final = (
     *(DISCOVERY, CERTIFICATES, CALLERS, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
-    GENERATED,
+    *(GENERATED, ROLLOUTS),
 )
 
 

@@ -22,6 +22,7 @@ from kyverno_mp.telemetry.families import (
     RECONCILED,
     REQUEUED,
     RIGHTS_MISSING,
+    ROLLOUTS,
     WATCH_FAILURES,
     WATCH_SILENCE,
     WATCHED,
@@ -46,6 +47,8 @@ class LeaderMetrics:
         self.informers: Sequence[Informer[Any]] = ()
         self.generated: Callable[[], Mapping[str, int]] = dict
         """Returns the number of generated admission policies by kind."""
+        self.rollouts: Callable[[], Mapping[str, int]] = dict
+        """Returns the number of gradually enforced policies by phase."""
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
         self.rights = client.rights = MissingRights(account)
@@ -75,6 +78,8 @@ class LeaderMetrics:
                 series.count(labels, float(count))
         for kind, count in self.generated().items():
             recorder.series(GENERATED_POLICIES).hold((kind,), count)
+        for phase, count in self.rollouts().items():
+            recorder.series(ROLLOUTS).hold((phase,), count)
         for right, value in self.rights.gauges():
             labels = (self.rights.account, *right)
             recorder.series(RIGHTS_MISSING).hold(labels, value)

@@ -127,6 +127,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         config_maps=settings.config_map_caching,
         reviews=settings.runs_webhook,
         callers=leader.callers if settings.runs_webhook else None,
+        rollouts=leader.rollouts if settings.runs_webhook else None,
     )
     informers: list[Informer[Any]] = [
         *policies.informers,
@@ -149,7 +150,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
             all(one.synced for one in informers)
             and policies.is_complete
             and context.is_settled
-            and (leader.callers.is_set or not settings.runs_webhook)
+            and (leader.is_set or not settings.runs_webhook)
         ),
         leader.published,
         lambda wake: _wake_on_change(wake, policies, cluster_data, authors),
@@ -178,7 +179,7 @@ class ClusterLeader:
         settings, client = replica.settings, followed.client
         self._settings = settings
         self._runtime_dir = replica.runtime_dir
-        self.callers = replica.callers
+        self.callers, self.rollouts = replica.callers, replica.rollouts
         self._client = client
         terms = Terms(
             namespace=settings.namespace,
@@ -232,6 +233,11 @@ class ClusterLeader:
             )
         self._election = election
         self._metrics = followed.metrics
+
+    @property
+    def is_set(self) -> bool:
+        """Whether what the controllers publish to workers is known."""
+        return self.callers.is_set and self.rollouts.is_set
 
     def start(self) -> None:
         """Start the threads."""

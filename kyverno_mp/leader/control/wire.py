@@ -20,6 +20,7 @@ docs/behaviour/controllers 8.
     a generation was published                 webhooks: refused; as when attached
     a worker attached a generation             policy statuses; replicas; callers
     another replica enforces other versions    policy statuses
+    the state of a rollout changed             rollouts
     an entry became readable or unreadable     global context entries
 
 Each key is also added periodically, so a missed event only causes a delay. In a pod
@@ -30,6 +31,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from kyverno_mp.controllers import rollouts
 from kyverno_mp.controllers.certificates.reconcile import SECRETS
 from kyverno_mp.controllers.deregister import DEPLOYMENTS
 from kyverno_mp.controllers.replicas import Replicas, scope_of
@@ -111,6 +113,11 @@ class Wired:
             replicas=self.replicas,
             owner=WatchedOwner(client),
             own=_own_configurations(client, replica.settings),
+            rollouts=Informer(
+                client,
+                rollouts.scope_of(replica.settings.namespace),
+                rollouts.stored_in,
+            ),
         )
         metrics = followed.metrics
         self.controllers = Controllers(
@@ -166,6 +173,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     for exceptions in (*policies.informers[2:], *policies.cel_informers[-1:]):
         exceptions.on_change(adds(keys.GENERATED))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
+    shared.rollouts.on_change(adds(keys.ROLLOUTS))
+    shared.rollouts.on_list(adds(keys.ROLLOUTS))
     followed.context.on_state(adds(keys.ENTRIES))
     for plural, own in shared.own.items():
         own.on_change(partial(own_changed, plural))
@@ -175,6 +184,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         informer.on_change(adds(keys.CERTIFICATES))
         informer.on_change(adds(keys.CALLERS))
     watched: list[Informer[Any]] = [*shared.own.values(), shared.owner.informer]
+    watched.append(shared.rollouts)
     return [crds, others, *watched, *shared.objects.informers]
 
 

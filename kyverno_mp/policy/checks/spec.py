@@ -16,6 +16,7 @@ from kyverno_mp.policy.checks.rules.subject import (
 )
 from kyverno_mp.policy.documents.cluster_policy import AUTOGEN_ANNOTATION, Spec
 from kyverno_mp.policy.fields.validation import FailureActionOverride
+from kyverno_mp.policy.gradual import rollout_problems
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
@@ -105,6 +106,11 @@ def _check_metadata(subject: Subject) -> Problems:
         reason = f"may not be more than {NAME_BYTES_MAX} bytes"
         message = f"name: Too long: {reason}"
         yield Problem("policy.too_long", "name", "", reason, message)
+    can_deny = any(
+        rule.validate is not None or rule.verify_images
+        for rule in subject.policy.spec.rules
+    )
+    yield from rollout_problems(meta.annotations, can_deny=can_deny)
 
 
 def _check_deprecated(spec: Spec) -> Problems:

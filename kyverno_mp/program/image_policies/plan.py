@@ -11,10 +11,11 @@ expected to write. Here the validating webhook evaluates the policies itself, so
 cannot forge a verdict in the object.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
     IMAGE_REASON_CHARACTERS_MAX,
     IMAGE_REASONS_MAX,
@@ -125,9 +126,11 @@ class ImagePlan:
             if answer.result is not None
         ]
 
-    def unfinished_fails(self) -> bool:
-        """Return whether a missing verdict denies because of a failurePolicy."""
-        return any(map(fails, self._policies[len(self._done) :]))
+    def unfinished_failing(self) -> Iterator[PolicyIR]:
+        """Yield the policies whose missing verdict denies: by their failurePolicy."""
+        for linked in self._policies[len(self._done) :]:
+            if fails(linked):
+                yield linked.ir.policy
 
 
 class DigestPlan(ImagePlan):

@@ -18,6 +18,7 @@ from kyverno_mp.errors import (
     DeadlinePassed,
 )
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
     CANDIDATE_PLANS_MAX,
     LINKED_RULES_MAX,
@@ -169,14 +170,12 @@ class CelPlan:
         ]
         return Verdicts(verdicts, [each.response for each in verdicts])
 
-    def unfinished_fails(self) -> bool:
-        """Return whether a missing verdict denies because of a failurePolicy."""
+    def unfinished_failing(self) -> Iterator[PolicyIR]:
+        """Yield the policies whose missing verdict denies: by their failurePolicy."""
         done = {at for at, results in enumerate(self._done) if results is not None}
-        return any(
-            fails(member.linked)
-            for member in self._group.members
-            if member.at not in done
-        )
+        for member in self._group.members:
+            if member.at not in done and fails(member.linked):
+                yield member.linked.ir.policy
 
 
 class CelPlanner(PathPolicies[LinkedValidatingPolicy]):

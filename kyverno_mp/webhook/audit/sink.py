@@ -72,9 +72,10 @@ class LogSink:
 
         The results of enforcing policies were counted with the answer.
         """
-        del enforced, with_messages
+        del with_messages
         _count(self._records, self._loop, request, audited, seconds)
-        for response in audited:
+        relaxed = [response for response in enforced if response.is_relaxed]
+        for response in (*audited, *relaxed):
             for rule in response.results:
                 if rule.status not in (FAIL, ERROR):
                     continue

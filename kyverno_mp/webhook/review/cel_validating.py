@@ -129,7 +129,11 @@ class CelValidatingHandler(Handler[AnyPlan]):
     ) -> bytes:
         """Answer with the verdicts so far; other policies' failurePolicy decides."""
         review.note_left_out(plan.left_out)
-        unfinished = [failure.message] if plan.unfinished_fails() else []
+        gradual, request = review.dependencies.gradual, review.request
+        fails = any(
+            gradual.enforces(policy, request) for policy in plan.unfinished_failing()
+        )
+        unfinished = [failure.message] if fails else []
         return self._answer(
             review, plan, plan.verdicts(), denials=unfinished, texts=[failure.message]
         )
@@ -143,12 +147,14 @@ class CelValidatingHandler(Handler[AnyPlan]):
         denials: Sequence[str] = (),
         texts: Sequence[str] = (),
     ) -> bytes:
-        responses = verdicts.responses
         reasons = list(denials)
         if not verdicts.is_quiet:
+            gradual = review.dependencies.gradual
+            verdicts = gradual.verdicts_in_force(verdicts, review.request)
             reasons += _reasons(verdict for verdict in verdicts.found if verdict.denies)
             warning = (verdict for verdict in verdicts.found if WARN in verdict.actions)
             texts = [*texts, *_reasons(warning)]
+        responses = verdicts.responses
         if reasons:
             review.report(responses, blocked=True)
             return review.deny("; ".join(reasons), responses, texts)

@@ -26,6 +26,7 @@ from kyverno_mp.webhook.ports import (
     Roles,
     Triggers,
 )
+from kyverno_mp.webhook.review.gradual import Gradual
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
@@ -58,6 +59,8 @@ class Dependencies:
     """None if no reports pool runs."""
     recording: Recording | None = None
     """None if nothing is recorded."""
+    gradual: Gradual = field(default_factory=Gradual)
+    """Which policies are not yet enforced for a request's subject."""
     audit_annotations: str = OFF
     """How much the API server's audit log says (admission/annotations.py)."""
     background_user: str = ""

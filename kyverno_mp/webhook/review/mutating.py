@@ -17,6 +17,7 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Handler, Review
 
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
@@ -50,35 +51,40 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     """Answer with the changes, and warn about policies that failed."""
     if done.refusal:
         return review.deny(done.refusal, done.responses)
-    if done.verified:
-        denied = verdict_of(done.verified).denied
+    verified = done.verified
+    if verified:
+        verdict = verdict_of(verified)
+        if verdict.is_gradual:
+            verified = list(review.in_force(verified))
+            verdict = verdict_of(verified)
+        denied = verdict.denied
         # After the deadline, policies without a result do not block the request.
         if denied:
-            review.report(done.verified, blocked=True)
+            review.report(verified, blocked=True)
             text = denial(review.request, denied)
-            return review.deny(text, [*done.responses, *done.verified])
-    review.report([*done.responses, *done.verified], blocked=False)
-    _pass_on(review, done)
+            return review.deny(text, [*done.responses, *verified])
+    review.report([*done.responses, *verified], blocked=False)
+    _pass_on(review, done, verified)
     texts = [
         *problems,
         *mutation_warnings(done.responses),
-        *image_warnings(done.verified),
+        *image_warnings(verified),
     ]
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)
         texts.append(
             f"kyverno skipped the changes of policy {policy.key} ({code}): {text}"
         )
-    return review.allow(texts, [*done.responses, *done.verified], done.patch)
+    return review.allow(texts, [*done.responses, *verified], done.patch)
 
 
-def _pass_on(review: Review, done: Mutations) -> None:
+def _pass_on(review: Review, done: Mutations, verified: list[PolicyResponse]) -> None:
     """Record the results for reports; a failure does not change the answer."""
     results = review.dependencies.results
     if results is None:
         return
     try:
         results.mutated(review.request, done.responses)
-        results.verified(review.request, done.verified)
+        results.verified(review.request, verified)
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)

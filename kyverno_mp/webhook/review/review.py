@@ -24,7 +24,7 @@ from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import PolicyResponse, SharedResponses
 from kyverno_mp.telemetry.trace import Trace
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
@@ -251,11 +251,18 @@ class Review:
         """Return the deadline of work that could also follow after the answer."""
         return self.dependencies.monotonic_ns() + RESULTS_AHEAD_NS_MAX
 
+    def in_force(self, responses: Sequence[PolicyResponse]) -> Sequence[PolicyResponse]:
+        """Relax the denials of policies that are not enforced yet for the subject."""
+        return self.dependencies.gradual.in_force(responses, self.request)
+
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Send the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
             return
+        if blocked and type(responses) is not SharedResponses:
+            # PERF: shared responses are never relaxed.
+            responses = [each for each in responses if not each.is_relaxed]
         try:
             sink.answered(self.request, responses, blocked=blocked)
         except Exception as error:  # noqa: BLE001 - an event must never change an answer

@@ -54,6 +54,9 @@ class ValidatingHandler(Handler[Plan]):
             return review.deny(f"failed to create policy context: {reason}")
         enforced = plan.enforce(review.deadline_ns, pace)
         verdict = verdict_of(enforced)
+        if verdict.is_gradual:
+            enforced = review.in_force(enforced)
+            verdict = verdict_of(enforced)
         if review.is_abandoned():
             if review.is_let_pass:
                 # The object is now in the cluster, with its violations.
@@ -92,6 +95,7 @@ class ValidatingHandler(Handler[Plan]):
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
         reached = plan.reached(failure.error, review.rest_deadline_ns(), pace)
+        reached = review.in_force(reached)
         verdict = verdict_of(reached)
         if verdict.denied:
             return review.deny(denial(review.request, verdict.denied), reached)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from kyverno_mp.controllers.admission_policies.controller import (
@@ -167,6 +168,24 @@ def test_status_is_reported_once_api_servers_have_loaded_the_policy(rig: Rig) ->
     rig.run(after_s=0.2)
     assert (rig.status_of("a"), rig.announced) == (GeneratedStatus(generated=True), 1)
     assert rig.controller.counts()["ValidatingAdmissionPolicy"] == 1
+
+
+def test_gradual_policy_is_not_left_to_the_api_server(rig: Rig) -> None:
+    """The API server would enforce it for all subjects."""
+    rig.settle("a", "b")
+    share = {"kyverno-mp.io/enforce-percent": "10"}
+    for generated in (True, False):
+        gradual = policy("a", generated=generated)
+        metadata = msgspec.structs.replace(gradual.metadata, annotations=share)
+        gradual = msgspec.structs.replace(gradual, metadata=metadata)
+        rig.policies = [gradual, policy("b", generated=True)]
+        rig.run(after_s=60)
+        status = rig.status_of("a")
+        assert status is not None
+        assert not status.generated
+        assert "gradually" in status.message
+    rig.run(after_s=60)
+    assert names(rig.api) == {"cpol-b", "cpol-b-binding"}
 
 
 def test_status_is_submitted_despite_a_later_failing_policy(rig: Rig) -> None:

@@ -698,3 +698,27 @@ def test_segment_is_required_until_another_writer_registers_paths_without(
         return not attach_callers(leader).required
 
     leader.until(is_free)
+
+
+def test_rollout_begins_and_a_persons_change_reaches_the_workers(
+    leader: Leader,
+) -> None:
+    schedule = {"kyverno-mp.io/enforce-schedule": "10 -> 100 every 24h"}
+    leader.api.put(POLICY, **{**policy(), "metadata": {"annotations": schedule}})
+    path = "/api/v1/namespaces/kyverno/configmaps/kyverno-mp-rollouts"
+    published = leader.wired.shared.replica.rollouts
+
+    def phase() -> str:
+        published.poll()
+        texts = list(published.values().values())
+        return msgspec.json.decode(texts[0])["phase"] if texts else ""
+
+    def has_begun() -> bool:
+        leader.pass_s(10)
+        return phase() == "Progressing"
+
+    leader.until(has_begun)
+    (name, text), *_ = leader.at(path)["data"].items()
+    paused = text.replace("Progressing", "Paused")
+    leader.api.put(path, data={name: paused})
+    leader.until(lambda: phase() == "Paused")

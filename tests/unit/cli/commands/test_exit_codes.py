@@ -119,6 +119,20 @@ generate | --cluster x --kubeconfig UNREACHABLE | 3
 authors | --kubeconfig GONE | 2
 authors | --unknown | 1
 authors | --kubeconfig UNREACHABLE | 3
+rollout | | 0
+rollout | nothing | 1
+rollout status | --unknown | 1
+rollout status | --kubeconfig GONE | 2
+rollout status | --kubeconfig UNREACHABLE | 3
+rollout pause | | 1
+rollout pause | ClusterPolicy/p --kubeconfig GONE | 2
+rollout pause | ClusterPolicy/p --kubeconfig UNREACHABLE | 3
+rollout resume | | 1
+rollout resume | ClusterPolicy/p --kubeconfig GONE | 2
+rollout resume | ClusterPolicy/p --kubeconfig UNREACHABLE | 3
+rollout abort | | 1
+rollout abort | ClusterPolicy/p --kubeconfig GONE | 2
+rollout abort | ClusterPolicy/p --kubeconfig UNREACHABLE | 3
 inventory | POLICY | 0
 inventory | GONE | 1
 inventory | --cluster --kubeconfig GONE | 2
@@ -149,6 +163,10 @@ ELSEWHERE = {
     ("serve", 3): "tests/unit/process, runtime folders that cannot be used",
     ("snapshot inspect", 0): "tests/unit/snapshot, which writes one",
     ("authors", 0): "tests/unit/cli/commands/test_authors.py, with a fake API server",
+    **{
+        (f"rollout {name}", 0): "tests/unit/cli/commands/test_rollout.py"
+        for name in ("status", "pause", "resume", "abort")
+    },
     ("cleanup", 0): "tests/unit/cli/commands/test_cleanup.py, with a fake API server",
     ("generate", 0): "tests/unit/cli/commands/test_generate.py, with a fake API server",
     (

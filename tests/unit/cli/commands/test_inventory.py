@@ -212,3 +212,14 @@ def test_names_of_strangers_are_escaped(tmp_path: Path, command: Command) -> Non
     assert "\u202e" not in done.out
     assert not any(line.startswith("::") for line in done.out.splitlines())
     assert len(done.out.splitlines()) == 5
+
+
+def test_gradual_policies_are_named(tmp_path: Path, command: Command) -> None:
+    """Kyverno ignores the annotation, so the policy would deny for everyone."""
+    percent = {"kyverno-mp.io/enforce-percent": "10", "other": "1"}
+    gradual = {**MOVES, "metadata": {"name": "gradual", "annotations": percent}}
+    path = tmp_path / "all.yaml"
+    path.write_text("\n---\n".join(map(json.dumps, [MOVES, gradual])))
+    lines = command("inventory", str(path), "--quick", "-o", "markdown").out
+    assert "| gradual | 1 | gradual enforcement, validate.pattern |" in lines
+    assert "1 policy with gradual enforcement for all objects at once" in lines

@@ -19,6 +19,7 @@ HARMLESS = {
     "namespaces",
     "live_namespaces",
     "audit_annotations",
+    "gradual",
     "background_user",
     "unproved_triggers",
     "slow_lane",
