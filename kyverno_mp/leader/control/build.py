@@ -7,7 +7,6 @@ docs/behaviour/controllers 8.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from kyverno_mp.controllers import (
     discovery_controller,
@@ -71,8 +70,6 @@ from kyverno_mp.leader.control.options import (
     webhook_options,
 )
 from kyverno_mp.queues.reconcile import Reconciler
-
-_FORBIDDEN: Final = "HTTP 403"
 
 
 def build(shared: Dependencies) -> dict[str, Reconciler]:
@@ -297,7 +294,7 @@ def rollouts_controller(shared: Dependencies) -> RolloutsController:
 
     def stored() -> Stored | None:
         # Without the permission to read it, every rollout is at its first step.
-        if not informer.synced and _FORBIDDEN not in informer.last_error:
+        if not (informer.synced or informer.is_refused):
             return None
         return informer.get(key) or Stored()
 
