@@ -10,7 +10,7 @@ version 2.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -222,9 +222,11 @@ def _summary(view: View, _values: Values) -> Summary:
     )
 
 
-def _items(found: Sequence[object], item: type[RecordT]) -> list[RecordT]:
+def _items(found: Iterable[object], item: type[RecordT]) -> list[RecordT]:
     """Return records with the equally named attributes of what pages show."""
-    return msgspec.convert(found, list[item], from_attributes=True)  # type: ignore[valid-type]
+    make: Callable[..., RecordT] = item
+    names = item.__struct_fields__
+    return [make(*(getattr(each, name) for name in names)) for each in found]
 
 
 def _denials(view: View, _values: Values) -> Denials:
