@@ -493,6 +493,14 @@ REPORTS_EVENTS_DROPPED: Final = Family(
     "Number of scan results without Events, because the budget of their rule was"
     " spent.",
 )
+NOTIFICATIONS: Final = Family(
+    "kyverno_mp_notifications_total",
+    "counter",
+    ("outcome",),
+    "Number of notifications about new failures, by outcome: sent, failed (tried"
+    " again), rejected (not tried again), and of failures that were dropped because too"
+    " many groups waited.",
+)
 OBSERVATIONS_DROPPED: Final = Family(
     "kyverno_mp_observations_dropped_total",
     "counter",
@@ -665,6 +673,7 @@ RECORDED: Final = (
     *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
     *(AUTHZ_DECISIONS, AUTHZ_POLICIES),
     SPANS,
+    NOTIFICATIONS,
 )
 """Families that processes write to their pages; their order is part of the layout."""
 
