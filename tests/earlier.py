@@ -1,8 +1,8 @@
 """The tree of an earlier version, to upgrade from and to go back to.
 
 Takes: the repository's history, or KYVERNO_MP_TEST_EARLIER, a folder with the earlier
-tree. Gives: that folder. Next: tests/faults/test_versions.py,
-tests/e2e/pods/test_versions.py. May touch: git, a temporary folder.
+tree. Gives: that folder. Next: tests/faults/test_versions.py.
+May touch: git, a temporary folder.
 
 The earlier version runs with today's libraries, as both are in one environment here.
 """

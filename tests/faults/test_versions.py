@@ -2,7 +2,6 @@
 
 A failure means: a review fails or is misjudged while a version replaces another one, or
 a version cannot use what the other one left: the runtime folder, journals, recordings.
-tests/e2e/pods/test_versions.py has the same on a cluster with our manifests.
 """
 
 import contextlib
