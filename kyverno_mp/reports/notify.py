@@ -155,28 +155,35 @@ class Notifier:
 
     def send(self) -> bool:
         """Send what waits, up to a limit; return whether something still waits."""
+        if not self._holds_lease():
+            return False
         with self._lock:
             keys = list(self._groups)[:NOTIFY_GROUPS_SENT_MAX]
-            # Nobody else removes groups, so those of a failed message go on to count.
-            body = self._body([self._groups[key] for key in keys], self._left_out)
-            counts = {key: self._groups[key].count for key in keys}
+            sent = {key: self._groups.pop(key) for key in keys}
             left_out = self._left_out
-        if not keys or not self._holds_lease():
+        if not sent:
             return False
-        outcome = self._outcome(body)
+        outcome = FAILED
+        try:
+            outcome = self._outcome(self._body(list(sent.values()), left_out))
+        finally:
+            with self._lock:
+                if outcome == FAILED:
+                    self._put_back(sent)
+                else:
+                    self._left_out -= left_out
         self._metrics.count(NOTIFICATIONS, (outcome,))
-        if outcome == FAILED:
-            self._failures += 1
-            return True
-        self._failures = 0
-        with self._lock:
-            self._left_out -= left_out
-            for key in keys:
-                # Failures that came in the meantime are in the next message.
-                group = self._groups.pop(key)
-                if new := group.count - counts[key]:
-                    self._groups[key] = msgspec.structs.replace(group, count=new)
-            return bool(self._groups)
+        self._failures = self._failures + 1 if outcome == FAILED else 0
+        return bool(self._groups)
+
+    def _put_back(self, sent: dict[tuple[str, ...], Group]) -> None:
+        """Let the groups of a failed message wait, with what came in the meantime."""
+        for key, group in sent.items():
+            if later := self._groups.pop(key, None):
+                group.count += later.count
+                new = [name for name in later.objects if name not in group.objects]
+                group.objects = (group.objects + new)[:NOTIFY_OBJECTS_MAX]
+        self._groups = {**sent, **self._groups}
 
     def _outcome(self, body: bytes) -> str:
         try:

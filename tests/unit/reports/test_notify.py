@@ -22,7 +22,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.notify import ALERTMANAGER, Notifier
+from kyverno_mp.reports.notify import ALERTMANAGER, Notifier, Post
 from kyverno_mp.settings.settings import Settings
 from tests.unit.cleanup.cluster import Recorded
 from tests.unit.egress.test_services import answering
@@ -62,7 +62,7 @@ class Receiver:
 class Rig:
     """A notifier without a thread."""
 
-    def __init__(self, receiver: Receiver, form: str = "webhook") -> None:
+    def __init__(self, receiver: Post, form: str = "webhook") -> None:
         self.recorded = Recorded()
         self.holds = True
         time = Time()
@@ -191,20 +191,22 @@ def test_a_rejected_message_is_not_repeated() -> None:
 
 
 def test_failures_during_a_post_are_in_the_next_message() -> None:
-    rig = Rig(Receiver())
-    counts = []
+    told = []
 
     def post(body: bytes) -> int:
-        counts.append(json.loads(body)["failures"][0]["count"])
-        if len(counts) == 1:
-            rig.add("late")
-        return 200
+        (group,) = json.loads(body)["failures"]
+        told.append((group["count"], group["objects"]))
+        if len(told) < 3:
+            rig.add(f"late-{len(told)}")
+        return 503 if len(told) == 2 else 200
 
-    rig.notifier._post = post
-    rig.add()
+    rig = Rig(post)
+    rig.add("first")
+    assert rig.notifier.send()
     assert rig.notifier.send()
     assert not rig.notifier.send()
-    assert counts == [1, 1]
+    late = ["Pod/late-1", "Pod/late-2"]
+    assert told == [(1, ["Pod/first"]), (1, late[:1]), (2, late)]
 
 
 def test_only_the_holder_of_the_lease_sends() -> None:
