@@ -358,17 +358,20 @@ _EVERYWHERE: Final = {
     "names": ("env",),
     "caCertificates": ("env", "mounts", "volumes"),
 }
-_DASHBOARD: Final = ("env", "ports", "mounts", "volumes")
+_REPORTS: Final = {
+    "dashboard": ("env", "ports", "mounts", "volumes"),
+    "notifications": ("env", "mounts", "volumes"),
+}
 _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "admissionController": {
         **_EVERYWHERE,
         "webhook": ("env",),
-        "dashboard": _DASHBOARD,
+        **_REPORTS,
         "recording": ("env", "mounts", "volumes"),
     },
     "backgroundController": _EVERYWHERE,
     "cleanupController": _EVERYWHERE,
-    "reportsController": {**_EVERYWHERE, "dashboard": _DASHBOARD},
+    "reportsController": {**_EVERYWHERE, **_REPORTS},
 }
 """Optional additions of templates/_features.tpl to a component's pods."""
 _AUTOSCALING: Final[Document] = {

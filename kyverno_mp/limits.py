@@ -1513,6 +1513,26 @@ REPORTS_EVENTS_OBJECTS_MAX = 4_096
 waits until both are evaluated, 500 bytes each, if successes become Events. The Event of
 a forgotten pair is dropped and counted."""
 
+NOTIFY_GROUPS_MAX = 1_000
+"""Groups of new failures that wait for the operator's receiver, 3 KB each at most: a
+rule can fail in each namespace of a large cluster. More are dropped and counted."""
+
+NOTIFY_GROUPS_SENT_MAX = 100
+"""Groups of one notification, about 200 KB: receivers limit the size of a request."""
+
+NOTIFY_OBJECTS_MAX = 5
+"""Objects that a group names; people open the reports to see all of them."""
+
+NOTIFY_CHARACTERS_MAX = 500
+"""Characters of a message or name in a notification, as chats show no more."""
+
+NOTIFY_S_MAX = 10.0
+"""Time for one notification. A receiver that hangs delays only the next one."""
+
+NOTIFY_PAUSE_S_MAX = 300.0
+"""The longest pause after failed notifications: a receiver that is back after a night
+gets what waits within minutes."""
+
 SPANS_PER_TRACE_MAX = 128
 """Calls and steps of one trace, and as many slow policies; a review with more of them
 is past its deadline, and the numbers of a batch and of a queue must mean something."""

@@ -18,6 +18,7 @@ from kyverno_mp.dashboard.query import (
     link,
     page_of,
     results_of,
+    source_of,
     subject_of,
     value_of,
 )
@@ -94,7 +95,7 @@ def overview(view: View, values: Values) -> str:
     source = REVIEWS if view.watch is None else REPORTS
     tops = []
     for dimension in DIMENSIONS:
-        groups = _groups(view, source, dimension)
+        groups = groups_of(view, source, dimension)
         tops.append(
             (dimension, _rows(view, source, dimension, groups[:_TOP]), len(groups))
         )
@@ -131,7 +132,8 @@ def _problems(view: View) -> Sequence[str]:
     return [NO_REPORTS] if view.watch is None else view.problems
 
 
-def _groups(view: View, source: str, dimension: str) -> list[Group]:
+def groups_of(view: View, source: str, dimension: str) -> list[Group]:
+    """Return all groups of a dimension, from stored reports or from reviews."""
     if source == REPORTS:
         return view.results.groups(dimension)
     return view.facts.activity().groups(dimension)
@@ -162,8 +164,8 @@ def _rows(
 def groups(view: View, values: Values) -> str:
     """Return all groups of one dimension, with a chart for each."""
     dimension = dimension_of(values)
-    source = values.get("of") or (REVIEWS if view.watch is None else REPORTS)
-    chosen, number, pages = rows_of(_groups(view, source, dimension), page_of(values))
+    source = source_of(values, REVIEWS if view.watch is None else REPORTS)
+    chosen, number, pages = rows_of(groups_of(view, source, dimension), page_of(values))
     return page(
         "groups",
         view,

@@ -15,9 +15,9 @@ from kyverno_mp.dashboard.render import paging_of
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.leader.status import PolicyStatus
 
-_PROBLEMS_MAX: Final = 50
+PROBLEMS_MAX: Final = 50
 _RULES_MAX: Final = 1000
-_NAMED_MAX: Final = 20
+NAMED_MAX: Final = 20
 """Number of rules that are named for an exception."""
 
 
@@ -40,8 +40,7 @@ class RuleRow(NamedTuple):
 
 def policies(view: View, values: Values) -> str:
     """Return one page of the list of policies."""
-    status = view.facts.status()
-    listed = sorted(status.policies, key=lambda policy: (policy.ready, _key(policy)))
+    status, listed = view.facts.status(), listed_policies(view)
     chosen, number, pages = rows_of(listed, page_of(values))
     activity, about = view.facts.activity(), view.facts.published().about
     return page(
@@ -50,19 +49,26 @@ def policies(view: View, values: Values) -> str:
         "Policies",
         count=len(listed),
         paging=paging_of("/policies", number, pages),
-        problems=status.problems[:_PROBLEMS_MAX],
+        problems=status.problems[:PROBLEMS_MAX],
         published=status.generation,
         ready=sum(policy.ready for policy in listed),
         rows=[
             PolicyRow(key, policy, about.get(key, NOTHING), activity.cost_of(key))
             for policy in chosen
-            for key in (_key(policy),)
+            for key in (key_of(policy),)
         ],
         served=view.facts.generation(),
     )
 
 
-def _key(policy: PolicyStatus) -> str:
+def listed_policies(view: View) -> list[PolicyStatus]:
+    """Return all policies, those that are not ready first."""
+    found = view.facts.status().policies
+    return sorted(found, key=lambda policy: (policy.ready, key_of(policy)))
+
+
+def key_of(policy: PolicyStatus) -> str:
+    """Return the name of a policy, after its namespace if it has one."""
     return f"{policy.namespace}/{policy.name}" if policy.namespace else policy.name
 
 
@@ -71,7 +77,9 @@ def policy(view: View, values: Values) -> str:
     name = values.get("name", "")
     if not name:
         raise RequestInvalid("dashboard.query", "name is missing")
-    named = [policy for policy in view.facts.status().policies if _key(policy) == name]
+    named = [
+        policy for policy in view.facts.status().policies if key_of(policy) == name
+    ]
     activity = view.facts.activity()
     rules = _rules(named, activity, name)
     return page(
@@ -114,7 +122,7 @@ def exceptions(view: View, values: Values) -> str:
         count=published.exceptions_count,
         exceptions=chosen,
         known=len(published.exceptions),
-        named_max=_NAMED_MAX,
+        named_max=NAMED_MAX,
         paging=paging_of("/exceptions", number, pages),
         problems=[published.problem] if published.problem else [],
     )

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from kyverno_mp.dashboard.entries import DIMENSIONS, RESULTS
+from kyverno_mp.dashboard.history import REPORTS, REVIEWS
 from kyverno_mp.dashboard.results import Query
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.limits import DASHBOARD_TEXT_CHARACTERS_MAX
@@ -56,6 +57,14 @@ def dimension_of(values: Values) -> str:
     if by not in DIMENSIONS:
         raise _invalid(f"by is not one of {', '.join(DIMENSIONS)}")
     return by
+
+
+def source_of(values: Values, default: str) -> str:
+    """Return what to group, stored reports or reviews. Raises: RequestInvalid."""
+    source = values.get("of") or default
+    if source not in (REPORTS, REVIEWS):
+        raise _invalid(f"of is not {REPORTS} or {REVIEWS}")
+    return source
 
 
 def results_of(values: Values) -> Query:

@@ -1,4 +1,4 @@
-"""Answer the requests of browsers.
+"""Answer the requests of browsers and programs.
 
 Room: dashboard. Takes: method, path, query and headers of a request. Gives: Response.
 Next: process/roles/dashboard.py sends it. May touch: the log.
@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
-from kyverno_mp.dashboard import pages, pod_pages
+import msgspec
+
+from kyverno_mp.dashboard import api, pages, pod_pages
 from kyverno_mp.dashboard.access import Guard
 from kyverno_mp.dashboard.facts import Facts, View, Watch
-from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History
+from kyverno_mp.dashboard.history import History
 from kyverno_mp.dashboard.query import FILTERS, Values, read_query
 from kyverno_mp.dashboard.render import render, security_policy
 from kyverno_mp.dashboard.results import Results
@@ -23,6 +25,7 @@ from kyverno_mp.errors import RequestInvalid
 
 _log = logging.getLogger(__name__)
 HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
 SERVED, REFUSED, UNKNOWN, FAILED = "served", "refused", "unknown", "failed"
 BUSY: Final = "busy"
 _FIELDS: Final[Mapping[str, Collection[str]]] = {
@@ -34,6 +37,8 @@ _FIELDS: Final[Mapping[str, Collection[str]]] = {
     "/policy": ("name",),
     "/exceptions": ("page",),
     "/processes": (),
+    api.DESCRIPTION: (),
+    **{path: endpoint.fields for path, endpoint in api.ENDPOINTS.items()},
 }
 _PAGES: Final[Mapping[str, Callable[[View, Values], str]]] = {
     "/": pages.overview,
@@ -76,6 +81,7 @@ class Response:
     body: bytes
     outcome: str
     headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
+    content_type: str = HTML
 
 
 class Site:
@@ -110,25 +116,34 @@ class Site:
         refused = self.refusal(headers)
         if refused is not None:
             return refused
+        plain = _problem if path.startswith("/api/") else _plain
         if not path:
-            return _plain(HTTPStatus.BAD_REQUEST, UNKNOWN)
-        if path not in _PAGES:
-            return _plain(HTTPStatus.NOT_FOUND, UNKNOWN)
+            return plain(HTTPStatus.BAD_REQUEST, UNKNOWN)
+        if path not in _FIELDS:
+            return plain(HTTPStatus.NOT_FOUND, UNKNOWN)
         if method not in ("GET", "HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, UNKNOWN)
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, UNKNOWN)
         try:
-            values = _read(path, query)
-            view = View(
-                self._facts, self._results, self._history, self._watch, self._now()
-            )
-            text = _PAGES[path](view, values)
+            values = read_query(query, _FIELDS[path])
+            return self._found(path, values)
         except RequestInvalid as error:
-            return _plain(HTTPStatus.BAD_REQUEST, UNKNOWN, error.message)
+            return plain(HTTPStatus.BAD_REQUEST, UNKNOWN, error.message)
         except Exception:  # noqa: BLE001 - one page must not end the others
             _log.exception("a page of the dashboard failed: %s", path)
-            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, FAILED)
+            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, FAILED)
+
+    def _found(self, path: str, values: Values) -> Response:
+        """Return the page or the answer of a path. Raises: RequestInvalid."""
+        view = View(self._facts, self._results, self._history, self._watch, self._now())
+        if path == api.DESCRIPTION:
+            description = msgspec.json.encode(api.openapi())
+            return Response(HTTPStatus.OK, description, SERVED, content_type=JSON)
+        if path in api.ENDPOINTS:
+            body = api.answer(path, view, values)
+            return Response(HTTPStatus.OK, body, SERVED, content_type=JSON)
         # A name may contain a lone surrogate, which JSON allows.
-        return Response(HTTPStatus.OK, text.encode("utf-8", "replace"), SERVED)
+        body = _PAGES[path](view, values).encode("utf-8", "replace")
+        return Response(HTTPStatus.OK, body, SERVED)
 
 
 def busy() -> Response:
@@ -137,13 +152,6 @@ def busy() -> Response:
         HTTPStatus.SERVICE_UNAVAILABLE, BUSY, "Too many pages are requested at once."
     )
     return replace(found, headers={**found.headers, "Retry-After": "1"})
-
-
-def _read(path: str, query: str) -> Values:
-    values = read_query(query, _FIELDS[path])
-    if values.get("of", REPORTS) not in (REPORTS, REVIEWS):
-        raise RequestInvalid("dashboard.query", f"of is not {REPORTS} or {REVIEWS}")
-    return values
 
 
 def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
@@ -155,3 +163,10 @@ def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = "GET, HEAD"
     return Response(status, body.encode(), outcome, headers)
+
+
+def _problem(status: HTTPStatus, outcome: str, why: str = "") -> Response:
+    """Return why a program gets no answer, as JSON."""
+    page = _plain(status, outcome, why)
+    error = why or _WHY.get(status, status.phrase)
+    return replace(page, body=api.encoded(api.Problem(error)), content_type=JSON)

@@ -141,6 +141,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
             *_authorizer_paths(settings),
             ("KYVERNO_MP_OTLP_CA_FILE", settings.otlp_ca_file),
+            ("KYVERNO_MP_NOTIFY_URL_FILE", settings.notify_url_file),
         )
         if path and not Path(path).exists()
     ]

@@ -8,7 +8,7 @@ Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.keeping import stays
 from kyverno_mp.reports.kinds import Kinds
+from kyverno_mp.reports.notify import Notifier
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.writer import Writer
@@ -72,12 +73,14 @@ class Merging:
         writer: Writer,
         plan: Callable[[], Plan],
         scanned: Scanned,
+        notifier: Notifier | None = None,
     ) -> None:
         """``objects``: its writes check the lease."""
         self._dependencies = dependencies
         self._writer = writer
         self._plan = plan
         self._scanned = scanned
+        self._notifier = notifier
         self._clock = dependencies.clock
         self._kinds = Kinds(
             dependencies.client, self._clock.monotonic_s, dependencies.served
@@ -139,8 +142,20 @@ class Merging:
         if not plan.generation:
             # Without a plan, all rows would count as outdated.
             return False
+        known = self._known(subject)
         self._writer.merge(subject, rows, self._plan)
+        self._notify(subject, [row for row in rows if key_of(row) in plan.live], known)
         return not self._may_follow(rows, plan)
+
+    def _known(self, subject: Subject) -> Mapping[bytes, str]:
+        """Return the results that are no news, if there is somebody to tell."""
+        return {} if self._notifier is None else self._notifier.known(subject)
+
+    def _notify(
+        self, subject: Subject, rows: list[Row], known: Mapping[bytes, str]
+    ) -> None:
+        if self._notifier is not None:
+            self._notifier.add_reviewed(subject, rows, known)
 
     def _may_follow(self, rows: list[Row], plan: Plan) -> bool:
         """Return whether the plan may still get the policies of some rows."""
@@ -174,8 +189,12 @@ class Merging:
             return None
         if not staying or resource is None:
             return None
+        known = self._known(subject)
         reviewed = self._scanned.attach(resource, subject, staying)
-        return None if reviewed is None else reviewed.is_written
+        if reviewed is None:
+            return None
+        self._notify(subject, staying, known)
+        return reviewed.is_written
 
     def problems(self) -> list[str]:
         """Return the current problems."""

@@ -12,6 +12,7 @@ The threads, and what each writes:
     reports-*    asks evaluators, and writes reports
     retry        feeds objects whose report failed
     review-*     merges what reviews found
+    notify       tells the operator's receiver about new failures
 """
 
 import threading
@@ -33,6 +34,7 @@ from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.reports.feed import Feed, Pace
 from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.merging import Merging
+from kyverno_mp.reports.notify import Notifier
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.coordinator import Scan
@@ -83,6 +85,7 @@ class Reports:
             dependencies.successes,
             clock.monotonic_s,
         )
+        self.notifier = self._notifier_of(dependencies)
         self.scan = Scan(dependencies, self.feed, self.writer, self.stored)
         self.lane = self._lane(
             self.feed, self.scan, dependencies.evaluators, self._plan
@@ -106,6 +109,21 @@ class Reports:
             self.writer,
             self._plan,
             self,
+            self.notifier,
+        )
+
+    def _notifier_of(self, dependencies: ReportsDependencies) -> Notifier | None:
+        """Return what tells of new failures; without reports, all would be new."""
+        if dependencies.receive is None or not self.writer.stores:
+            return None
+        return Notifier(
+            dependencies.receive,
+            dependencies.metrics,
+            self._may_write,
+            self.stored.results,
+            dependencies.clock,
+            interval_s=float(dependencies.settings.notify_interval_s),
+            form=dependencies.settings.notify_format,
         )
 
     def _lane(
@@ -125,6 +143,7 @@ class Reports:
             stored=self.stored,
             plan=plan,
             events=self.events,
+            notifier=self.notifier,
             threads=REPORTS_WRITERS,
             name="reports" if is_main else "images",
             is_observed=is_main,
@@ -134,6 +153,8 @@ class Reports:
         """Start all threads."""
         for informer in self.stored.informers:
             informer.start()
+        if self.notifier is not None:
+            self.notifier.start()
         for lane in self._lanes:
             lane.start()
         if self._merges:
@@ -153,6 +174,8 @@ class Reports:
     def stop(self) -> None:
         """Stop all threads; wait for calls in progress."""
         self._stopping.set()
+        if self.notifier is not None:
+            self.notifier.stop()
         if self._merges:
             self.merging.stop()
         for lane in self._lanes:
@@ -228,8 +251,11 @@ class Reports:
         key = subject.namespace, subject.name
         return self.feed.attach(scanned.watch, key, subject.uid, rows)
 
+    def _may_write(self) -> bool:
+        return not self._stopping.is_set() and self._dependencies.holds_lease()
+
     def _guard(self) -> None:
-        if self._stopping.is_set() or not self._dependencies.holds_lease():
+        if not self._may_write():
             raise LeaseLost("reports.lease_lost", "the reports lease is not held")
 
     def _count_write(self, outcome: str, left_out: int) -> None:

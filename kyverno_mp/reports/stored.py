@@ -11,7 +11,7 @@ wrote are not decoded again when the informers deliver them.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -21,13 +21,16 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope
+from kyverno_mp.reports.fingerprints import KEY_BYTES, each_fingerprint, result_of
 from kyverno_mp.reports.objects import (
     KYVERNO,
     MANAGED_BY,
     ReportKinds,
     StoredReport,
+    report_key,
     stored_report,
 )
+from kyverno_mp.results.entries import Subject
 
 
 class StoredReports:
@@ -85,6 +88,12 @@ class StoredReports:
         """Return whether the informer knows the report and it has all rows."""
         report = self.get(key)
         return report is not None and not report.left_out and self.is_known(key)
+
+    def results(self, subject: Subject) -> Mapping[bytes, str]:
+        """Return the results of an object's report, by the key of the rule."""
+        _, stored = self.newest(report_key(subject)) or ("", None)
+        prints = () if stored is None else each_fingerprint(stored.fingerprints)
+        return {one[:KEY_BYTES]: result_of(one) for one in prints}
 
     def is_known(self, key: Key) -> bool:
         """Return whether ``get`` reflects our last write."""

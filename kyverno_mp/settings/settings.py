@@ -729,6 +729,25 @@ class Settings:
             " PolicyApplied, PolicySkipped, PolicyViolation, PolicyError (omitEvents)."
         ),
     )
+    notify_url_file: str = setting(
+        "",
+        Facts(
+            "File with the URL to which new failures in reports are sent.",
+            auto="nothing is sent",
+        ),
+    )
+    notify_format: str = setting(
+        "webhook",
+        Facts(
+            "What is sent there: one JSON object, or alerts for the URL"
+            " .../api/v2/alerts of an Alertmanager.",
+            choices=("webhook", "alertmanager"),
+        ),
+    )
+    notify_interval_s: int = setting(
+        30,
+        Facts("New failures are sent this often.", unit="s", low=1, high=3600),
+    )
     namespace: str = setting(
         "kyverno",
         Facts("Namespace in which kyverno-mp runs (KYVERNO_NAMESPACE)."),

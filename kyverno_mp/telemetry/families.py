@@ -500,6 +500,14 @@ REPORTS_EVENTS_DROPPED: Final = Family(
     "Number of scan results without Events, because the budget of their rule was"
     " spent.",
 )
+NOTIFICATIONS: Final = Family(
+    "kyverno_mp_notifications_total",
+    "counter",
+    ("outcome",),
+    "Number of notifications about new failures, by outcome: sent, failed (tried"
+    " again), rejected (not tried again), and of failures that were dropped because too"
+    " many groups waited.",
+)
 OBSERVATIONS_DROPPED: Final = Family(
     "kyverno_mp_observations_dropped_total",
     "counter",
@@ -684,6 +692,7 @@ RECORDED: Final = (
     *(AUTHZ_DECISIONS, AUTHZ_POLICIES),
     SPANS,
     JSON_PAYLOADS,
+    NOTIFICATIONS,
 )
 """Families that processes write to their pages; their order is part of the layout."""
 

@@ -33,7 +33,9 @@ class Service:
         *flags: str,
         workers: int = 2,
         variables: Mapping[str, str] | None = None,
+        tree: Path = ROOT,
     ) -> None:
+        """Start it; ``tree``: the folder of the version to run."""
         self.policies = folder / "policies"
         self.policies.mkdir(exist_ok=True)
         self.runtime_dir = folder / "run"
@@ -48,7 +50,7 @@ class Service:
                 "--allow-empty",
                 *flags,
             ],
-            cwd=ROOT,
+            cwd=tree,
             env={
                 **{k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
                 "KYVERNO_MP_DASHBOARD": "false",

@@ -28,12 +28,17 @@ from tests.waiting import HANG_S, wait_for
 pytestmark = pytest.mark.slow
 POLICY = "/apis/kyverno.io/v1/clusterpolicies/labelled"
 QUEUED_MAX = 8
+FALSE = "false"
+"""KYVERNO_MP_CALLER_PATH: the reviews come from the test, not from an API server."""
 
 
 class Served:
     """``kyverno-mp serve`` with one worker, in the cluster of a FakeApi."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, tree: Path = ROOT, **more: str
+    ) -> None:
+        """Start it; ``tree``: the folder of the version; ``more``: settings."""
         self.api = api
         self.log = folder / "log"
         self._port, self._health_port = free_ports(2)
@@ -49,15 +54,14 @@ class Served:
             "RUNTIME_DIR": str(folder / "run"),
             "TLS_KEY_ALGORITHM": "ECDSA",
             "EVENTS_QUEUED_MAX": str(QUEUED_MAX),
-            # These reviews come from the test, not from an API server.
-            "CALLER_PATH": "false",
+            **more,
         }
         given = {f"KYVERNO_MP_{name}": value for name, value in settings.items()}
         others = {k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kyverno_mp", "serve"],
-                cwd=ROOT,
+                cwd=tree,
                 env={**others, **given},
                 stdout=log,
                 stderr=log,
@@ -163,22 +167,27 @@ def _kubeconfig(port: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def put_policy(api: FakeApi) -> None:
+    """Store the policy that denies the Pods of ``asks``."""
     pattern = {"metadata": {"labels": {"team": "?*"}}}
     rule = {
         "name": "r",
         "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
         "validate": {"failureAction": "Enforce", "message": "m", "pattern": pattern},
     }
+    api.put(
+        POLICY,
+        apiVersion="kyverno.io/v1",
+        kind="ClusterPolicy",
+        spec={"background": False, "rules": [rule]},
+    )
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
     with running() as api:
-        api.put(
-            POLICY,
-            apiVersion="kyverno.io/v1",
-            kind="ClusterPolicy",
-            spec={"background": False, "rules": [rule]},
-        )
-        one = Served(api, tmp_path)
+        put_policy(api)
+        one = Served(api, tmp_path, CALLER_PATH=FALSE)
         try:
             one.begin()
             yield one

@@ -386,6 +386,34 @@ def test_recording_uses_a_volume(helm: str, split: str) -> None:
     assert recording == [ADMISSION]
 
 
+@pytest.mark.parametrize("split", ["false", "true"])
+def test_notifications_are_sent_by_the_pods_that_write_reports(
+    helm: str, split: str
+) -> None:
+    """The URL is not in the pod's environment: the Secret is a file."""
+    found = render(
+        helm,
+        *(f"split={split}", "notifications.urlSecret=receiver"),
+        "notifications.format=alertmanager",
+    )
+    name = "kyverno-reports-controller" if split == "true" else ADMISSION
+    sending = [
+        each
+        for (kind, each), raw in found.items()
+        if kind == "Deployment" and "KYVERNO_MP_NOTIFY_URL_FILE" in str(raw)
+    ]
+    assert sending == [name]
+    spec = found["Deployment", name]["spec"]["template"]["spec"]
+    (pod,) = spec["containers"]
+    env = {each["name"]: each.get("value") for each in pod["env"]}
+    assert env["KYVERNO_MP_NOTIFY_FORMAT"] == "alertmanager"
+    assert env["KYVERNO_MP_NOTIFY_INTERVAL_S"] == "30"
+    folder = str(Path(str(env["KYVERNO_MP_NOTIFY_URL_FILE"])).parent)
+    (mount,) = (each for each in pod["volumeMounts"] if each["mountPath"] == folder)
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+    assert volume["secret"] == {"secretName": "receiver"}
+
+
 def test_monitoring_objects_equal_the_files(helm: str) -> None:
     found = render(
         helm,

@@ -36,6 +36,7 @@ ON: Final[Json] = {
         "tokenSecret": "t",
         "ingressFrom": [{"podSelector": {}}],
     },
+    "notifications": {"urlSecret": "t"},
     "recording": {"enabled": True},
     "admissionController": {
         "autoscaling": {"enabled": True, "reviewsMetric": "m"},

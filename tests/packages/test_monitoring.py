@@ -25,7 +25,18 @@ pytestmark = pytest.mark.slow
 ALERTS = DEPLOY / "monitoring" / "alerts.yaml"
 CASES = Path(__file__).parent / "alerts_test.yaml"
 _METRIC = re.compile(r"\bkyverno_[a-z_]+")
-IN_A_CLUSTER_ONLY = {"kyverno_mp_policies_age_seconds", "kyverno_client_queries_total"}
+
+
+def _metrics_of(row: dashboard.Row) -> set[str]:
+    """Return the metrics of a row's panels."""
+    shown = [query for panel in row.panels for _, query in panel.queries]
+    return {metric for query in shown for metric in _METRIC.findall(query)}
+
+
+IN_A_CLUSTER_ONLY = {
+    *("kyverno_mp_policies_age_seconds", "kyverno_client_queries_total"),
+    *(metric for row in dashboard.ROWS[-1:] for metric in _metrics_of(row)),
+}
 QUIET = {
     "kyverno_mp_errors_total",
     "kyverno_mp_process_restarts_total",
@@ -173,7 +184,8 @@ def _scrapes(url: str) -> float:
 
 
 def _ask(url: str, query: str) -> dict[str, Any]:
-    text = query.replace("$instance", ".*").replace("$__rate_interval", "1m")
+    text = re.sub(r"\$(instance|policy|namespace)", ".*", query)
+    text = text.replace("$__rate_interval", "1m")
     words = urllib.parse.urlencode({"query": text})
     with urllib.request.urlopen(
         f"{url}/api/v1/query?{words}", timeout=HANG_S
@@ -187,7 +199,10 @@ def _ask(url: str, query: str) -> dict[str, Any]:
 def test_prometheus_scrapes_openmetrics_and_answers_every_query(
     asked: str, service: Service
 ) -> None:
-    """Each panel has data, except for what only a cluster or a fault causes."""
+    """Each panel has data, except for what only a cluster or a fault causes.
+
+    Pools run only in a cluster.
+    """
     service.review(pod())
     time.sleep(2)
     panels = dashboard.dashboard()["panels"]
@@ -198,6 +213,22 @@ def test_prometheus_scrapes_openmetrics_and_answers_every_query(
                 assert found, target["expr"]
     for rule in alerts():
         _ask(asked, rule["expr"])
+
+
+def test_links_of_the_dashboard_select_what_a_series_shows() -> None:
+    """The label is one of the series', the variable one of the dashboard's."""
+    found = dashboard.dashboard()
+    variables = {variable["name"] for variable in found["templating"]["list"]}
+    linked = [panel for row in dashboard.ROWS for panel in row.panels if panel.link]
+    assert {panel.link[0] for panel in linked if panel.link} == {"policy", "namespace"}
+    for panel in linked:
+        assert panel.link is not None
+        variable, label = panel.link
+        assert variable in variables
+        for legend, query in panel.queries:
+            assert f"{{{{{label}}}}}" in legend
+            assert re.search(rf"by \([^)]*\b{label}\b", query)
+            assert "$in" not in query.replace("$instance", "")
 
 
 def test_healthy_server_raises_no_alert(asked: str, service: Service) -> None:

@@ -1,9 +1,15 @@
-{{- /* Additions to pods for the values `dashboard` and `recording`. Each helper takes the root
+{{- /* Additions to pods for the values `dashboard`, `notifications` and `recording`. Each helper takes the root
 and the component, and returns nothing if there is nothing to add. */}}
 
 {{- /* The pods that show the dashboard: those that may read reports. */}}
 {{- define "kyverno.dashboard.component" -}}
 {{ ternary "reports-controller" "admission-controller" .Values.split }}
+{{- end }}
+
+{{- /* Whether pods write reports. */}}
+{{- define "kyverno.reports.isIn" -}}
+{{- $root := index . 0 }}{{ $name := index . 1 -}}
+{{- if eq $name (ternary "reportsController" "admissionController" $root.Values.split) }}true{{ end }}
 {{- end }}
 
 {{- define "kyverno.dashboard.isIn" -}}
@@ -49,6 +55,33 @@ and the component, and returns nothing if there is nothing to add. */}}
 - name: dashboard-token
   secret:
     secretName: {{ $root.Values.dashboard.tokenSecret }}
+{{- end }}
+{{- end }}
+
+{{- define "kyverno.notifications.env" -}}
+{{- $root := index . 0 }}{{ $values := $root.Values.notifications }}{{ if and $values.urlSecret (include "kyverno.reports.isIn" .) -}}
+- name: KYVERNO_MP_NOTIFY_URL_FILE
+  value: /var/run/secrets/kyverno/notifications/url
+- name: KYVERNO_MP_NOTIFY_FORMAT
+  value: {{ $values.format }}
+- name: KYVERNO_MP_NOTIFY_INTERVAL_S
+  value: {{ $values.intervalSeconds | int | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "kyverno.notifications.mounts" -}}
+{{- $root := index . 0 }}{{ if and $root.Values.notifications.urlSecret (include "kyverno.reports.isIn" .) -}}
+- name: notifications
+  mountPath: /var/run/secrets/kyverno/notifications
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "kyverno.notifications.volumes" -}}
+{{- $root := index . 0 }}{{ if and $root.Values.notifications.urlSecret (include "kyverno.reports.isIn" .) -}}
+- name: notifications
+  secret:
+    secretName: {{ $root.Values.notifications.urlSecret }}
 {{- end }}
 {{- end }}
 

@@ -24,7 +24,7 @@ from kyverno_mp.dashboard.entries import DIMENSIONS, Counts
 from kyverno_mp.dashboard.facts import Facts
 from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History, Series
 from kyverno_mp.dashboard.results import Results
-from kyverno_mp.dashboard.site import HTML, Response, Site, busy
+from kyverno_mp.dashboard.site import Response, Site, busy
 from kyverno_mp.dashboard.watch import ReportWatch
 from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.kube.shared_rights import SharedRights
@@ -121,7 +121,11 @@ def serve_pages(
     def sent(asked: Asked, response: Response) -> bytes:
         count(response.outcome)
         return response_bytes(
-            asked.method, response.status, HTML, response.body, response.headers
+            asked.method,
+            response.status,
+            response.content_type,
+            response.body,
+            response.headers,
         )
 
     def refusal(asked: Asked) -> bytes | None:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from kyverno_mp.egress.clients import open_receiver
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -111,6 +112,7 @@ def run(start: Start) -> None:
                     holds_lease=tools.holds_lease,
                     health=tools.health,
                     served=data.served,
+                    receive=open_receiver(tools.place.settings),
                     image_evaluators=image_evaluators,
                 ),
                 stop,

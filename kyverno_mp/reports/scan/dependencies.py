@@ -84,5 +84,7 @@ class ReportsDependencies:
     served: Callable[[], Directory] = lambda: Directory(())
     """Returns the resources that the leader has published, without a call."""
     clock: Clock = field(default_factory=Clock)
+    receive: Callable[[bytes], int] | None = None
+    """Posts a notification to the operator's receiver; None = there is none."""
     image_evaluators: Evaluators | None = None
     """The evaluators of image rules, or None if there are none."""

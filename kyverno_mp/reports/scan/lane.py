@@ -17,6 +17,7 @@ from kyverno_mp.limits import REPORTS_RETRIES_MAX
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.batches import Evaluated
 from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.notify import Notifier
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsDependencies
@@ -59,6 +60,7 @@ class Lane:
         stored: StoredReports,
         plan: Callable[[], Plan],
         events: ScanEvents,
+        notifier: Notifier | None,
         threads: int,
         name: str,
         is_observed: bool,
@@ -71,6 +73,7 @@ class Lane:
         self.feed = feed
         self.scan = scan
         self.events = events
+        self._notifier = notifier
         self._name = name
         self._stored = stored
         self._is_observed = is_observed
@@ -127,7 +130,9 @@ class Lane:
     def found(
         self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
-        """Submit the Events of changed rows."""
+        """Submit the Events of changed rows, and notify of failures among them."""
+        if self._notifier is not None:
+            self._notifier.add_changed(item.subject, applied.changed, evaluated)
         self.events.submit(item, applied, evaluated, plan, self._name)
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:

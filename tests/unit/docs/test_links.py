@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -82,21 +83,42 @@ def test_every_page_is_linked() -> None:
     assert set((ROOT / "docs").rglob("*.md")) <= reached
 
 
-def test_site_navigation_lists_every_page_once() -> None:
-    """No page links to files outside docs/, which the site does not contain."""
-    docs = ROOT / "docs"
-    pages = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+@cache
+def _site() -> dict[str, Any]:
+    """Return mkdocs.yml without its tags of Python, which PyYAML rejects."""
     text = (ROOT / "mkdocs.yml").read_text()
-    navigation = yaml.safe_load("nav:" + text.partition("\nnav:")[2])["nav"]
-    assert sorted(_leaves(navigation)) == pages
+    site: dict[str, Any] = yaml.safe_load(re.sub(r"!!python/\S+", "", text))
+    return site
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=str)
-def test_pages_link_only_within_the_site(page: Path) -> None:
-    for found in _LINK.finditer(_CODE.sub("``", page.read_text())):
-        name = found["target"].partition("#")[0]
-        if name and not _FOREIGN.match(name):
-            assert (page.parent / name).resolve().is_relative_to(ROOT / "docs"), name
+def site_pages() -> list[str]:
+    """Return the pages that the site has; the others are for contributors."""
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    excluded = [path.removeprefix("/") for path in _site()["exclude_docs"].split()]
+    for path in excluded:
+        assert (docs / path).exists(), path
+    return sorted(
+        page
+        for page in pages
+        if page not in excluded and f"{page.partition('/')[0]}/" not in excluded
+    )
+
+
+def test_site_navigation_lists_every_page_once() -> None:
+    assert sorted(_leaves(_site()["nav"])) == site_pages()
+
+
+@pytest.mark.parametrize("page", site_pages())
+def test_pages_link_only_within_the_site(page: str) -> None:
+    """The site has neither files outside docs/ nor pages for contributors."""
+    pages = site_pages()
+    path = ROOT / "docs" / page
+    for link in _LINK.finditer(_CODE.sub("``", path.read_text())):
+        name = link["target"].partition("#")[0]
+        if name.endswith(".md"):
+            target = (path.parent / name).resolve()
+            assert str(target.relative_to(ROOT / "docs")) in pages, name
 
 
 def _leaves(entry: object) -> Iterator[str]:

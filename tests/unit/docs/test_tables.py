@@ -4,6 +4,7 @@ A failure means: a page is wrong. A generated part is between ``<!-- name -->`` 
 ``<!-- /name -->``. `python -m tests.unit.docs.test_tables` writes all of them.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from kyverno_mp.cli.main import cli
+from kyverno_mp.dashboard import api
 from kyverno_mp.settings.table import table as settings_table
 from kyverno_mp.settings.upstream import table as flags_table
 from kyverno_mp.settings.upstream import variable_table
@@ -21,6 +23,7 @@ from tests.unit.docs.citing import ROOT
 from tests.unit.docs.refused import refused_table
 
 _WIDTH: Final = 100
+_OPENAPI: Final = "config/openapi/dashboard.json"
 
 
 def help_pages() -> str:
@@ -50,6 +53,21 @@ def _commands(
             )
 
 
+def api_table() -> str:
+    """Return the table of the dashboard's API."""
+    rows = ["| path | parameters | content |", "|---|---|---|"]
+    for path, described in api.openapi()["paths"].items():
+        names = [f"`{each['name']}`" for each in described["get"]["parameters"]]
+        summary = described["get"]["summary"]
+        rows.append(f"| `{path}` | {', '.join(names) or 'none'} | {summary} |")
+    return "\n".join(rows) + "\n"
+
+
+def openapi_file() -> str:
+    """Return the content of the file that describes the dashboard's API."""
+    return json.dumps(api.openapi(), indent=2) + "\n"
+
+
 PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/settings.md", settings_table),
     "flags": ("docs/settings.md", flags_table),
@@ -58,6 +76,7 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "refusals": ("docs/metrics.md", refusals_table),
     "refused": ("docs/refused.md", refused_table),
     "help": ("docs/cli-reference.md", help_pages),
+    "api": ("docs/dashboard.md", api_table),
 }
 
 
@@ -70,6 +89,10 @@ def test_generated_parts_equal_the_code(name: str) -> None:
     page, render = PARTS[name]
     found = _section(name).findall((ROOT / page).read_text())
     assert [text.strip() for _, text, _ in found] == [render().strip()]
+
+
+def test_the_file_that_describes_the_api_equals_the_code() -> None:
+    assert (ROOT / _OPENAPI).read_text() == openapi_file()
 
 
 def test_every_marked_part_is_checked() -> None:
@@ -108,6 +131,7 @@ def _write() -> None:
             path.read_text(),
         )
         path.write_text(text)
+    (ROOT / _OPENAPI).write_text(openapi_file())
 
 
 if __name__ == "__main__":

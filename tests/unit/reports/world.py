@@ -266,6 +266,7 @@ class Term:
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
         cel: CelPorts = settings.pop("cel", CelPorts())
         images: ServedImages | None = settings.pop("images", None)
+        receive = settings.pop("receive", None)
         is_filtered = settings.pop("is_filtered", lambda _request: False)
         self.api = api
         self.world = world
@@ -327,6 +328,7 @@ class Term:
                 settings=known,
                 holds_lease=lambda: self.holds,
                 health=self.recorded.health.append,
+                receive=receive,
                 clock=Clock(monotonic_s=self.time.monotonic_s, now=self.time.now),
             )
         )

@@ -1,0 +1,49 @@
+"""The tree of an earlier version, to upgrade from and to go back to.
+
+Takes: the repository's history, or KYVERNO_MP_TEST_EARLIER, a folder with the earlier
+tree. Gives: that folder. Next: tests/faults/test_versions.py.
+May touch: git, a temporary folder.
+
+The earlier version runs with today's libraries, as both are in one environment here.
+"""
+
+import functools
+import os
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+COMMIT: Final = "c8527253b723be2e8a2937635d2f105689ccb809"
+"""Until the first release has a tag."""
+
+
+@functools.cache
+def earlier_tree() -> Path:
+    """Return the folder of the earlier version, extracted once per process."""
+    named = os.environ.get("KYVERNO_MP_TEST_EARLIER")
+    if named:
+        return Path(named)
+    archive = _git("archive", COMMIT, "kyverno_mp", "deploy")
+    if archive.returncode:
+        # A workflow's checkout has only the newest commit.
+        _git("fetch", "--quiet", "--depth=1", "origin", COMMIT)
+        archive = _git("archive", COMMIT, "kyverno_mp", "deploy")
+    assert archive.returncode == 0, (
+        f"git has no commit {COMMIT[:9]}, and KYVERNO_MP_TEST_EARLIER names no folder"
+        f" with the earlier version: {archive.stderr.decode()}"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="earlier-"))
+    with tempfile.TemporaryFile() as file:
+        file.write(archive.stdout)
+        file.seek(0)
+        with tarfile.open(fileobj=file) as tar:
+            tar.extractall(folder, filter="data")
+    return folder
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, check=False)
