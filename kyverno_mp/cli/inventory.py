@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.cluster.access import open_cluster
-from kyverno_mp.cli.fix.to_validating import REWRITTEN, rewrite
+from kyverno_mp.cli.fix.to_cel import REWRITTEN, rewrite
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.screen import one_line, say
@@ -124,7 +124,7 @@ def _move(raw: Json) -> tuple[str, str]:
         return "", "it is not valid: metadata is no object"
     found = rewrite(raw)
     if found.document is not None:
-        return str(found.document["kind"]), ""
+        return ", ".join(str(one["kind"]) for one in found.documents), ""
     return "", found.reason or f"{counted(len(found.differences), 'request')} differ"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
+from kyverno_mp.cli.fix.to_cel import Rewrite, rewrite
 from tests.conformance.place import ROOT
 
 Json = Any
@@ -69,8 +69,8 @@ def main() -> int:
         outcome = rewrite(raw)
         kind = type_of(raw)
         documents[kind] += 1
-        files[path] = files.get(path, True) and outcome.document is not None
-        if outcome.document is None:
+        files[path] = files.get(path, True) and bool(outcome.documents)
+        if not outcome.documents:
             reasons[reason_of(outcome)] += 1
             disagreements += bool(outcome.differences)
             continue

@@ -16,7 +16,7 @@ import yaml
 from kyverno_mp.admission.decode import decode as decode_review
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.rewrite.proof import Pair
-from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
+from kyverno_mp.cli.fix.to_cel import Rewrite, rewrite
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.limits import REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy

@@ -12,6 +12,8 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
+_KINDS = (VALIDATING_POLICY.name, "CEL")
+
 
 def _policy(**flags: Any) -> None:
     # Imported late: help pages do not need YAML.
@@ -40,8 +42,8 @@ command = Group(
                 _POLICY,
                 Example("Update them", "fix policy policies/ --save"),
                 Example(
-                    "Show them as ValidatingPolicies if these decide the same",
-                    "fix policy policies/ --to ValidatingPolicy",
+                    "Show them as policies in CEL if these decide the same",
+                    "fix policy policies/ --to CEL",
                 ),
             ),
             callback=_policy,
@@ -50,10 +52,11 @@ command = Group(
                 click.Option(["--save"], is_flag=True, help="Write the changed files."),
                 click.Option(
                     ["--to"],
-                    type=click.Choice([VALIDATING_POLICY.name]),
-                    help="Rewrite ClusterPolicies as this kind if both decide requests"
-                    " generated from their text alike. Other policies are listed"
-                    " with the reason, and the exit code is 1.",
+                    type=click.Choice(_KINDS),
+                    help="Rewrite ClusterPolicies as this kind, or each rule as its"
+                    " kind in CEL, if both decide requests generated from their text"
+                    " alike. Other policies are listed with the reason, and the exit"
+                    " code is 1.",
                 ),
             ],
             help="Replaces deprecated syntax in policies. Saving a file removes its"

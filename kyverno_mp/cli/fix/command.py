@@ -16,7 +16,7 @@ from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.test_file import fix_head, fix_test
 from kyverno_mp.cli.output.files import write_in_folder
 from kyverno_mp.cli.output.screen import say
-from kyverno_mp.cli.output.yaml_text import dump_plain
+from kyverno_mp.cli.output.yaml_text import dump_in_blocks
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.shell.exit_codes import FAILED
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
@@ -31,10 +31,13 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 )
 
 if TYPE_CHECKING:
-    from kyverno_mp.cli.fix.to_validating import Rewrite
+    from kyverno_mp.cli.fix.to_cel import Rewrite
 
 _POLICIES: Final = CLUSTER_POLICY.names
 _DIFFERENCES_SHOWN: Final = 3
+_USUAL: Final = VALIDATING_POLICY.name
+CEL: Final = "CEL"
+"""The choice of `--to` that stands for all kinds in CEL."""
 
 
 def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
@@ -42,7 +45,7 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
     if not paths:
         raise CommandFailed("at least one directory is required")
     if to:
-        _rewrite_all(paths, save=save)
+        _rewrite_all(paths, to, save=save)
         return
     for file in _yaml_files(paths):
         documents = _documents(file)
@@ -58,58 +61,74 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
     say("Done.")
 
 
-def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
+def _rewrite_all(paths: tuple[str, ...], to: str, *, save: bool) -> None:
     """Rewrite all ClusterPolicies; exit with 1 if a policy is not rewritten."""
     # Imported late: nothing else in this module needs the engine.
-    from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
+    from kyverno_mp.cli.fix.to_cel import Rewrite, rewrite
 
     withheld = 0
     files = {file: _documents(file) or [] for file in _yaml_files(paths)}
-    refused = _refused(chain.from_iterable(files.values()))
+    exempted, taken = _named_elsewhere(chain.from_iterable(files.values()))
     for file, documents in files.items():
-        made = list(documents)
-        for index, raw in enumerate(documents):
+        made: list[Json] = []
+        for raw in documents:
             if not _is_policy(raw) or raw["kind"] != CLUSTER_POLICY.name:
+                made.append(raw)
                 continue
             name = _name_of(raw)
-            found = (
-                Rewrite(name, None, refused[name]) if name in refused else rewrite(raw)
+            outcome = (
+                Rewrite(name, (), exempted[name]) if name in exempted else rewrite(raw)
             )
-            _report(file, found)
-            if found.document is None:
-                withheld += 1
-            else:
-                made[index] = found.document
-                if not save:
-                    click.echo(_yaml([found.document]), nl=False)
+            reason = _why_not(outcome, taken, to)
+            if reason:
+                outcome = outcome._replace(documents=(), reason=reason)
+            _report(file, outcome)
+            withheld += not outcome.documents
+            made += outcome.documents or [raw]
+            if not save and outcome.documents:
+                click.echo(_yaml(outcome.documents), nl=False)
         if save and made != documents:
             _save(file, made, f"  Saving file ({file})...")
     if withheld:
         raise click.exceptions.Exit(FAILED)
 
 
-def _refused(documents: Iterable[Json]) -> dict[str, str]:
-    """Return why ClusterPolicies are not rewritten, by their names.
+def _why_not(outcome: "Rewrite", taken: set[tuple[str, str]], to: str) -> str:
+    """Return why documents are withheld, "" if they are not."""
+    for document in outcome.documents:
+        kind = str(document["kind"])
+        if (kind, outcome.name) in taken:
+            return f"a {kind} has the same name"
+        if to not in (kind, CEL):
+            return f"it becomes a {kind} (--to {CEL})"
+    return ""
 
-    Exceptions do not apply to the new policy, and two ValidatingPolicies of one name
+
+def _named_elsewhere(
+    documents: Iterable[Json],
+) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """Return the policies that exceptions name, with the reason, and policies in CEL.
+
+    Exceptions do not apply to the new policy, and two policies of one kind and name
     would replace each other.
     """
-    found = {}
+    exempted: dict[str, str] = {}
+    taken: set[tuple[str, str]] = set()
     for raw in documents:
         head = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
         if not head:
             continue
         group, name, spec = head.partition("/")[0], _name_of(raw), raw.get("spec")
-        if (group, raw.get("kind")) == (CEL_GROUP, VALIDATING_POLICY.name):
-            found[name] = "a ValidatingPolicy has the same name"
+        if group == CEL_GROUP:
+            taken.add((str(raw.get("kind")), name))
         if (group, raw.get("kind")) == ("kyverno.io", "PolicyException"):
             for exception in (
                 spec.get("exceptions") if type(spec) is dict else None
             ) or ():
                 if type(exception) is dict:
                     policy = str(exception.get("policyName"))
-                    found[policy] = f"PolicyException {name} exempts from it"
-    return found
+                    exempted[policy] = f"PolicyException {name} exempts from it"
+    return exempted, taken
 
 
 def _name_of(raw: Json) -> str:
@@ -120,8 +139,10 @@ def _name_of(raw: Json) -> str:
 def _report(file: Path, rewrite: "Rewrite") -> None:
     """Report on standard error whether a policy was rewritten."""
     place = f"{file}: ClusterPolicy {rewrite.name}"
-    if rewrite.document is not None:
-        text = f"rewritten; both decide {rewrite.requests} requests alike"
+    if rewrite.documents:
+        kinds = [str(document["kind"]) for document in rewrite.documents]
+        others = "" if kinds == [_USUAL] else f" as {' and '.join(kinds)}"
+        text = f"rewritten{others}; both decide {rewrite.requests} requests alike"
     elif rewrite.reason:
         text = f"not rewritten: {rewrite.reason}"
     else:
@@ -132,7 +153,7 @@ def _report(file: Path, rewrite: "Rewrite") -> None:
         before, after = difference.before or "allowed", difference.after or "allowed"
         say(f"  {difference.request}", err=True)
         say(f"    ClusterPolicy: {before}", err=True)
-        say(f"    ValidatingPolicy: {after}", err=True)
+        say(f"    {difference.kind}: {after}", err=True)
 
 
 def test(
@@ -244,4 +265,4 @@ def _save(file: Path, documents: Sequence[Json], label: str) -> None:
 
 
 def _yaml(documents: Sequence[Json]) -> str:
-    return dump_plain(*documents, sort_keys=False, explicit_start=True)
+    return dump_in_blocks(*documents)

@@ -61,6 +61,10 @@ class _PlainQuotingDumper(yaml.SafeDumper):
     """The same with PyYAML's own style."""
 
 
+class _BlockDumper(yaml.SafeDumper):
+    """PyYAML's own style, with blocks for texts of several lines."""
+
+
 def dump(value: Json) -> str:
     """Return the text of one document with sorted keys, safe to print."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
@@ -86,6 +90,20 @@ def dump_plain(*documents: Json, **options: Any) -> str:
     return printable(text)
 
 
+def dump_in_blocks(*documents: Json) -> str:
+    """Return documents as ``dump_plain``, texts of several lines as blocks."""
+    text: str = yaml.dump_all(
+        documents,
+        Dumper=_BlockDumper,
+        allow_unicode=True,
+        sort_keys=False,
+        explicit_start=True,
+    )
+    if printable(text) == text:
+        return text
+    return dump_plain(*documents, sort_keys=False, explicit_start=True)
+
+
 def _map(dumper: _Dumper, value: dict[str, Json]) -> yaml.Node:
     pairs = [(key, value[key]) for key in sorted(value, key=cmp_to_key(_order))]
     return dumper.represent_mapping("tag:yaml.org,2002:map", pairs)
@@ -98,6 +116,10 @@ def _text(dumper: _Dumper, value: str) -> yaml.Node:
     elif _is_read_as_another_type(value):
         style = '"'
     return dumper.represent_scalar(_STR, value, style)
+
+
+def _block(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar(_STR, value, "|" if "\n" in value else None)
 
 
 def _quoted_if_unsafe(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
@@ -181,6 +203,7 @@ _Dumper.add_representer(dict, _map)
 _Dumper.add_representer(str, _text)
 _QuotingDumper.add_representer(str, _text_quoted_if_unsafe)
 _PlainQuotingDumper.add_representer(str, _quoted_if_unsafe)
+_BlockDumper.add_representer(str, _block)
 for _kind in (int, float, bool, type(None)):
     _Dumper.add_representer(_kind, _plain)
     _QuotingDumper.add_representer(_kind, _plain)

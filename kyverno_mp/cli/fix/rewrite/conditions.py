@@ -282,6 +282,14 @@ def _defaulted(inner: Value, constant: Json, operator: str, value: Json) -> str:
         if fallback:
             return any_of((f"{plain} == ''", test))
         return all_of((f"{plain} != ''", test))
+    if (
+        isinstance(inner, Typed)
+        and inner.kind == "list"
+        and operator in ("Equals", "NotEquals")
+        and constant == value == []
+    ):
+        sign = "==" if operator == "Equals" else ">"
+        return f"size({inner.default('[]')}) {sign} 0"
     stream = inner if isinstance(inner, Stream) else None
     if isinstance(inner, Typed) and inner.kind == "list":
         stream = elements(inner)
@@ -321,6 +329,8 @@ def _members(key: Json, operator: str, value: Value) -> str:
         stream, lenient = elements(value), False
     elif isinstance(value, Stream):
         stream, lenient = value, True
+    elif isinstance(value, Default) and value.constant == []:
+        return _members_of_default(keys, operator, value.value)
     elif isinstance(value, Typed) and value.is_name and value.kind == "string":
         test = _among(value.plain, keys)
         return f"!({test})" if "Not" in operator else test
@@ -328,13 +338,7 @@ def _members(key: Json, operator: str, value: Value) -> str:
         raise NotRewritten(f"{operator} with a value that is not constant")
     if not all(type(one) is str for one in keys):
         raise NotRewritten(f"{operator} of values that are no texts")
-    element = stream.value
-    groups = [keys] if operator in ("AnyIn", "AllNotIn") else [[one] for one in keys]
-    tests = []
-    for group in groups:
-        test = _is_in(group, is_list=True)(element.plain, element.kind, element.is_name)
-        tests.append(stream.quantified("exists", test, lenient=lenient))
-    whole = all_of(tests)
+    whole = _membership(keys, operator, stream, lenient=lenient)
     if "Not" not in operator:
         return whole
     outermost = stream.loops[0].items
@@ -342,3 +346,26 @@ def _members(key: Json, operator: str, value: Value) -> str:
     if lenient and outermost.maybe:
         return all_of((present(outermost), negated))
     return negated
+
+
+def _membership(
+    keys: Sequence[Json], operator: str, stream: Stream, *, lenient: bool
+) -> str:
+    """Return the test whether all, or for AnyIn and AllNotIn any, keys are elements."""
+    element = stream.value
+    groups = [keys] if operator in ("AnyIn", "AllNotIn") else [[one] for one in keys]
+    tests = []
+    for group in groups:
+        test = _is_in(group, is_list=True)(element.plain, element.kind, element.is_name)
+        tests.append(stream.quantified("exists", test, lenient=lenient))
+    return all_of(tests)
+
+
+def _members_of_default(keys: Sequence[Json], operator: str, inner: Value) -> str:
+    """Return the test whether constants are in a list that can be missing."""
+    if isinstance(inner, Typed) and inner.kind == "list":
+        inner = elements(inner)
+    if not isinstance(inner, Stream) or not all(type(one) is str for one in keys):
+        raise NotRewritten(f"{operator} with a value that is not constant")
+    whole = _membership(keys, operator, inner, lenient=True)
+    return f"!({whole})" if "Not" in operator else whole

@@ -11,50 +11,25 @@ the same requests.
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.cli.fix.rewrite.at_paths import (
-    ABSENT,
-    copied,
-    list_at,
-    set_at,
-    with_value,
-)
 from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.patch_places import mutated_places
 from kyverno_mp.cli.fix.rewrite.query_places import query_places, walked
-from kyverno_mp.cli.fix.rewrite.typed import completed, conforms
+from kyverno_mp.cli.fix.rewrite.typed import completed, conforms, with_names
+from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _SEED: Final = 20260101
-_ODD: Final[tuple[Json, ...]] = (
-    *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, 5.0, 10.0, True, False),
-    *([], {}, ["x"], [{}], {"x": "y"}, [None], "x y/z:1"),
-    *(
-        "*",
-        "?*",
-        "1h",
-        "-1.5s",
-        "-0s",
-        "10Mi",
-        "1e3",
-        "1-3",
-        " x ",
-        '["x"]',
-        "!x",
-        ">1",
-        "x|y",
-    ),
-    *("007", "1.0.0", "a\nb", 2**53 + 1, 1e21, ["*"], [1, "x"], [[]]),
-)
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -72,28 +47,15 @@ _UNNAMED: Final = 0.1
 """Share of objects with generateName, and share of objects without a namespace."""
 _UNCHANGED: Final = 0.1
 """Share of updates that change nothing."""
-_TOGETHER: Final = 200
-"""Number of objects that are changed in several places, for each rule."""
-_PLACES_MAX: Final = 4
 _TRIES: Final = 10
 """Generated requests for each request whose objects have the types of their kind."""
-_Path = tuple[str | int, ...]
-
-
-class Spot(NamedTuple):
-    """A path in objects, and the policy's values for it."""
-
-    path: _Path
-    values: tuple[Json, ...]
 
 
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
     """Return the paths that patterns and conditions read, with all their parents."""
-    found: dict[_Path, list[Json]] = {}
+    found: dict[Path, list[Json]] = {}
     for rule in rules:
-        validate = rule.validate
-        if validate is None:
-            continue
+        validate = rule.validate or Validation()
         patterns = [validate.pattern, *(validate.any_pattern or ())]
         of_patterns = [
             pair for one in filter(None, patterns) for pair in walked(one, ())
@@ -104,12 +66,13 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
             *of_patterns,
             *_of_cel(rule),
             *query_places(rule),
+            *mutated_places(rule),
         ):
             found.setdefault(path, []).append(value)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
 
 
-def _of_selectors(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+def _of_selectors(rule: Rule) -> Iterator[tuple[Path, Json]]:
     for description in _descriptions([rule]):
         if description.selector is not None:
             for key, value in description.selector.match_labels.items():
@@ -117,7 +80,7 @@ def _of_selectors(rule: Rule) -> Iterator[tuple[_Path, Json]]:
                 yield ("metadata", "labels", key), value
 
 
-def _of_cel(rule: Rule) -> Iterator[tuple[_Path, Json]]:
+def _of_cel(rule: Rule) -> Iterator[tuple[Path, Json]]:
     """Yield the paths of a rule in CEL with values."""
     cel = rule.validate.cel if rule.validate is not None else None
     if cel is None:
@@ -146,10 +109,17 @@ def reviews(
     randomly = random.Random(_SEED)  # noqa: S311 - repeatable, no secret
     names = sorted(set(_names(rules))) or ["x"]
     namespaces = sorted(set(_namespaces(rules))) or ["x"]
+    mutates = any(rule.mutate is not None for rule in rules)
     tried = [_tried(rule, resources, randomly) for rule in rules]
+    if mutates:
+        tried = [one._replace(objects=[*map(with_names, one.objects)]) for one in tried]
     wanted = 2 * sum(len(one.objects) for one in tried)
     count = min(max(wanted, REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
-    conforming = filter(_conforms, islice(_requests(tried, randomly), count * _TRIES))
+    conforming = (
+        one
+        for one in islice(_requests(tried, randomly), count * _TRIES)
+        if _conforms(one, exactly=mutates)
+    )
     for verb, resource, changed, old in islice(conforming, count):
         named = resource
         identity = randomly.choice(names), randomly.choice(namespaces)
@@ -158,7 +128,7 @@ def reviews(
         if randomly.random() < _UNNAMED:
             identity = identity[0], ""
         subresource = ""
-        if randomly.random() < _FOREIGN_SHARE:
+        if randomly.random() < _FOREIGN_SHARE and not mutates:
             named = resource._replace(group=_FOREIGN)
         elif verb == "UPDATE" and resource.plural == _PODS:
             subresource = _DEBUG if randomly.random() < _DEBUG_SHARE else ""
@@ -186,9 +156,12 @@ def _requests(
         yield randomly.choice(_VERBS), randomly.choice(resources), changed, old
 
 
-def _conforms(request: tuple[str, Resource, Json, Json]) -> bool:
+def _conforms(request: tuple[str, Resource, Json, Json], *, exactly: bool) -> bool:
     _, resource, changed, old = request
-    return all(conforms(resource, _completed(resource, one)) for one in (changed, old))
+    return all(
+        conforms(resource, _completed(resource, one), exactly=exactly)
+        for one in (changed, old)
+    )
 
 
 def _completed(resource: Resource, given: Json) -> Json:
@@ -220,7 +193,8 @@ def _tried(
     def is_typed(given: Json) -> bool:
         return any(conforms(resource, _completed(resource, given)) for resource in own)
 
-    objects = _objects(spots_of([rule]), randomly, is_typed)
+    mutates = rule.mutate is not None
+    objects = objects_of(spots_of([rule]), randomly, is_typed, mutates=mutates)
     return _Tried([*filter(is_typed, objects)], own)
 
 
@@ -249,55 +223,6 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
                 yield from (int(number), int(number) + 1, int(number) - 1, number)
             if text in ("true", "false"):
                 yield text == "true"
-
-
-def _objects(
-    spots: Sequence[Spot], randomly: random.Random, is_typed: Callable[[Json], bool]
-) -> Iterator[Json]:
-    """Yield objects: empty, passing, changed in one place, changed in several."""
-    yield {}
-    base: Json = {}
-    for spot in spots:
-        for value in (_usual(spot), *spot.values, *_ODD):
-            changed = with_value(base, spot.path, value)
-            if is_typed(changed):
-                base = changed
-                break
-    yield copied(base)
-    # The policy's own values come first, because the limit omits the last objects.
-    own = [(spot, value) for spot in spots for value in (ABSENT, *spot.values)]
-    odd = [(spot, value) for spot in spots for value in _ODD]
-    for spot, value in (*own, *odd):
-        changed = with_value(base, spot.path, value)
-        yield changed
-        yield with_value({}, spot.path, value)
-        yield from _beside(base, changed, spot.path)
-    for _ in range(_TOGETHER if spots else 0):
-        changed = copied(base)
-        for spot in randomly.sample(
-            spots, randomly.randint(1, min(_PLACES_MAX, len(spots)))
-        ):
-            values = (*spot.values, ABSENT, randomly.choice(_ODD))
-            set_at(changed, spot.path, randomly.choice(values))
-        yield changed
-
-
-def _usual(spot: Spot) -> Json:
-    """Return a value that may satisfy a pattern."""
-    texts = [value for value in spot.values if type(value) is str]
-    plain = [one for one in texts if not set("*?<>!|&=") & set(one) and one]
-    return deepcopy(plain[0] if plain else spot.values[0])
-
-
-def _beside(base: Json, changed: Json, path: _Path) -> Iterator[Json]:
-    """Yield the object with a second, unchanged element in the first list."""
-    if 0 not in path or path[-1] == 0:
-        return
-    made = copied(changed)
-    holder, usual = (list_at(one, path[: path.index(0)]) for one in (made, base))
-    if holder and usual:
-        holder.insert(0, deepcopy(usual[0]))
-        yield made
 
 
 def _names(rules: Sequence[Rule]) -> Iterator[str]:

@@ -146,6 +146,9 @@ def _is_whole(value: Json) -> bool:
 def _named(name: str, names: Names, current: Value | None) -> Value:
     if current is not None:
         return _field(current, name)
+    if not name:
+        # A quoted name without characters, mostly meant as an empty text.
+        return Constant(None)
     if name not in names:
         raise NotRewritten(f"variable {name}")
     return names[name]

@@ -12,8 +12,17 @@ which ValidatingPolicies have no autogen (ReplicationControllers).
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.cli.fix.rewrite.cel import pod_variables
 from kyverno_mp.cli.fix.rewrite.match import Resource, kinds_clause
+from kyverno_mp.cli.fix.rewrite.mutate import (
+    Change,
+    changes_of,
+    guards_of,
+    mutations,
+)
+from kyverno_mp.cli.fix.rewrite.proof import MUTATING
 from kyverno_mp.cli.fix.rewrite.rules import RESOURCE, Check, checks_of
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, bracketed
 from kyverno_mp.compiler.autogen.rules import expand
@@ -26,12 +35,31 @@ _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
 _PODS: Final = "pods"
 _PREFIXES: Final = ("autogen", "autogen-cronjob")
 _NAME_MAX: Final = 63
+_TYPES: Final = (("mutate",), ("validate",))
 
 
-def rewritten(policy: ClusterPolicy) -> Json:
-    """Return the ValidatingPolicy. Raises: NotRewritten."""
-    spec = policy.spec
+def documents_of(policy: ClusterPolicy) -> list[tuple[ClusterPolicy, Json]]:
+    """Return the policies that replace a ClusterPolicy. Raises: NotRewritten.
+
+    Each with the ClusterPolicy of the rules that it replaces.
+    """
     _refuse_spec(policy)
+    found = []
+    for kind, write in (("mutate", _mutating), ("validate", _validating)):
+        rules = tuple(rule for rule in policy.spec.rules if rule.types() == (kind,))
+        if rules:
+            spec = msgspec.structs.replace(policy.spec, rules=rules)
+            part = msgspec.structs.replace(policy, spec=spec)
+            found.append((part, write(part)))
+    others = [rule for rule in policy.spec.rules if rule.types() not in _TYPES]
+    if others:
+        types = " and ".join(others[0].types())
+        raise NotRewritten(f"rule {others[0].name}: {types or 'no type'}")
+    return found
+
+
+def _validating(policy: ClusterPolicy) -> Json:
+    spec = policy.spec
     actions = {_action_of(policy, rule) for rule in spec.rules}
     if len(actions) > 1:
         raise NotRewritten("rules with different failureActions")
@@ -39,27 +67,59 @@ def rewritten(policy: ClusterPolicy) -> Json:
     checks = [
         check for copies in _copies(policy) for check in checks_of(copies, action)
     ]
-    raw: Json = {
-        "validationActions": ["Deny" if action == "Enforce" else "Audit"],
-        "failurePolicy": spec.failure_policy or "Fail",
-        "evaluation": {
-            "admission": {"enabled": spec.admission},
-            "background": {"enabled": spec.background},
+    validations = [_validation(check, checks) for check in checks]
+    return _document(
+        policy,
+        VALIDATING_POLICY.name,
+        {"validationActions": ["Deny" if action == "Enforce" else "Audit"]},
+        {"matchConstraints": {"resourceRules": _resource_rules(checks)}},
+        matchConditions=_conditions(checks),
+        variables=_variables(checks, validations),
+        validations=validations,
+    )
+
+
+def _mutating(policy: ClusterPolicy) -> Json:
+    changes = [change for copies in _copies(policy) for change in changes_of(copies)]
+    guards = guards_of(changes)
+    is_shared = len(set(guards)) == 1
+    conditions = [
+        {"name": f"condition-{number}", "expression": text}
+        for number, text in enumerate(guards[0] if is_shared else (), 1)
+    ]
+    own = ["true" if is_shared else all_of(one) for one in guards]
+    return _document(
+        policy,
+        MUTATING,
+        {},
+        {
+            # Upstream's webhook of ClusterPolicies is called again, too.
+            "reinvocationPolicy": "IfNeeded",
+            "matchConstraints": {"resourceRules": _resource_rules(changes)},
         },
+        matchConditions=conditions,
+        mutations=mutations(changes, own),
+    )
+
+
+def _document(
+    policy: ClusterPolicy, kind: str, first: Json, then: Json, **fields: Json
+) -> Json:
+    """Return a document; ``fields``: those of the spec that can be empty."""
+    spec = policy.spec
+    raw: Json = {
+        **first,
+        "failurePolicy": spec.failure_policy or "Fail",
+        "evaluation": {"admission": {"enabled": spec.admission}},
         "autogen": {"podControllers": {"controllers": []}},
-        "matchConstraints": {"resourceRules": _resource_rules(checks)},
+        **then,
     }
+    if kind == VALIDATING_POLICY.name:
+        raw["evaluation"]["background"] = {"enabled": spec.background}
     timeout = _timeout_of(policy)
     if timeout:
         raw["webhookConfiguration"] = {"timeoutSeconds": timeout}
-    validations = [_validation(check, checks) for check in checks]
-    for field, value in (
-        ("matchConditions", _conditions(checks)),
-        ("variables", _variables(checks, validations)),
-        ("validations", validations),
-    ):
-        if value:
-            raw[field] = value
+    raw.update({name: value for name, value in fields.items() if value})
     metadata: Json = {"name": policy.metadata.name}
     if policy.metadata.labels:
         metadata["labels"] = dict(policy.metadata.labels)
@@ -72,7 +132,7 @@ def rewritten(policy: ClusterPolicy) -> Json:
         metadata["annotations"] = kept
     return {
         "apiVersion": "policies.kyverno.io/v1",
-        "kind": VALIDATING_POLICY.name,
+        "kind": kind,
         "metadata": metadata,
         "spec": raw,
     }
@@ -80,12 +140,11 @@ def rewritten(policy: ClusterPolicy) -> Json:
 
 def resources_of(policy: ClusterPolicy) -> set[Resource]:
     """Return the resources that a policy matches. Raises: NotRewritten."""
-    return {
-        resource
-        for copies in _copies(policy)
-        for check in checks_of(copies, "")
-        for resource in check.matched.resources
-    }
+    of_rules: list[Check | Change] = []
+    for copies in _copies(policy):
+        is_mutation = copies[0].mutate is not None
+        of_rules += changes_of(copies) if is_mutation else checks_of(copies, "")
+    return {resource for one in of_rules for resource in one.matched.resources}
 
 
 def _copies(policy: ClusterPolicy) -> list[list[Rule]]:
@@ -152,7 +211,7 @@ def _variables(checks: Sequence[Check], validations: Sequence[Json]) -> list[Jso
     return found
 
 
-def _resource_rules(checks: Sequence[Check]) -> list[Json]:
+def _resource_rules(checks: Sequence[Check | Change]) -> list[Json]:
     """Return a resource rule for each group and version, with all operations."""
     operations = [
         one

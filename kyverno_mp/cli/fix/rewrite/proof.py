@@ -11,32 +11,50 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+import msgspec
+
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.mutation import link_mutations, mutate_request
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, RuleResult
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
 
 _DENIED: Final = frozenset({FAIL, ERROR})
+MUTATING: Final = MUTATING_POLICY.name
+"""The kind of policies whose changed objects are compared."""
+_UNORDERED: Final = frozenset(
+    {
+        *("containers", "ephemeralContainers", "imagePullSecrets"),
+        *("volumeMounts", "volumes"),
+    }
+)
+"""Lists by key whose order decides nothing: a merge moves what it changes to the front,
+an apply configuration leaves it in its place."""
 _TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Difference(NamedTuple):
-    """One request, and the decisions of both policies."""
+    """One request, and the decisions of both policies, or the changed objects."""
 
     request: str
     before: str
     after: str
+    kind: str = VALIDATING_POLICY.name
 
 
 class _NoLabels:
@@ -55,37 +73,108 @@ class Pair:
             unrecorded(lambda _what: None, _NoLabels(), lambda _what: None),
             Clock(now=lambda: _TIME, monotonic_ns=time.monotonic_ns),
         )
-        self._before = link_policy(compile_policy(before))
         # KYVERNO: failurePolicy Ignore allows errors of a ClusterPolicy's rules, but
         # not errors of a ValidatingPolicy's expressions.
-        ignores = before.spec.failure_policy == "Ignore"
-        self._denied_before = _DENIED - {ERROR} if ignores else _DENIED
-        decoded = decode_validating_policy(after)
-        assert not isinstance(decoded, CelPolicyException)
-        self._after = LinkedValidatingPolicy(compile_validating_policy(decoded))
+        self._ignores = before.spec.failure_policy == "Ignore"
+        self._kind = str(after["kind"])
+        compiled = compile_policy(before)
+        self._after: LinkedValidatingPolicy | LinkedMutatingPolicy
+        self._before = link_policy(compiled)
+        self._mutations = link_mutations(compiled)
+        if after["kind"] == MUTATING:
+            mutating = decode_cel_policy(after)
+            assert isinstance(mutating, MutatingPolicy)
+            self._after = LinkedMutatingPolicy(compile_mutating_policy(mutating))
+        else:
+            validating = decode_validating_policy(after)
+            assert not isinstance(validating, CelPolicyException)
+            self._after = LinkedValidatingPolicy(compile_validating_policy(validating))
 
     def differences(self, reviews: Iterable[tuple[str, bytes]]) -> Iterator[Difference]:
-        """Yield the requests that one policy denies and the other allows."""
+        """Yield the requests that one policy denies and the other allows.
+
+        Of mutating policies, also those that both change otherwise.
+        """
         for shown, body in reviews:
-            before, after = self.verdicts(decode(body))
+            request = decode(body)
+            before, after = self.verdicts(request)
             if bool(before) != bool(after):
-                yield Difference(shown, before, after)
+                yield Difference(shown, before, after, self._kind)
+            elif not before and isinstance(self._after, LinkedMutatingPolicy):
+                found, made = self.changed(request)
+                if _comparable(found) != _comparable(made):
+                    yield Difference(shown, _shown(found), _shown(made), self._kind)
 
     def verdicts(self, request: Request) -> tuple[str, str]:
         """Return the reason of each policy's denial, "" if it allows the request."""
+        if isinstance(self._after, LinkedMutatingPolicy):
+            return self._mutated(request)[0], self._mutated_after(request)[0]
         context = self._engine.open(request)
         response = self._engine.explain(self._before, context)
-        shared = ReviewShared(request)
-        facts = Facts(
+        found = self._after.evaluate(self._facts(request), ReviewShared(request))
+        answers = [one.result for one in found if one.result is not None]
+        denied = _DENIED - {ERROR} if self._ignores else _DENIED
+        return _why(response.results, denied), _why(answers, _DENIED)
+
+    def changed(self, request: Request) -> tuple[Json, Json]:
+        """Return the object as each policy leaves it."""
+        return self._mutated(request)[1], self._mutated_after(request)[1]
+
+    def _facts(self, request: Request) -> Facts:
+        return Facts(
             request,
             self._engine.open(request).runtime,
             self._engine.cluster_data.cel,
             is_review=True,
             faults=[],
         )
-        found = self._after.evaluate(facts, shared)
-        answers = [one.result for one in found if one.result is not None]
-        return _why(response.results, self._denied_before), _why(answers, _DENIED)
+
+    def _mutated(self, request: Request) -> tuple[str, Json]:
+        """Return the ClusterPolicy's denial and object."""
+        if request.operation == "DELETE":
+            return "", None
+        policy = self._before.ir
+        context = self._engine.open(request)
+        done = mutate_request([(policy, self._mutations)], context)
+        changed: Json = request.object
+        if done.responses and not done.refusal:
+            response = done.responses[0]
+            if not response.errored():
+                changed = response.patched_object
+        return done.refusal, changed
+
+    def _mutated_after(self, request: Request) -> tuple[str, Json]:
+        """Return the MutatingPolicy's denial and object."""
+        if request.operation == "DELETE":
+            return "", None
+        assert isinstance(self._after, LinkedMutatingPolicy)
+        changed: Json = request.object
+        errors = []
+        for one in self._after.evaluate(self._facts(request), ReviewShared(request)):
+            if one.result is not None and one.result.status == ERROR:
+                errors.append(one.result)
+            elif one.patched is not None:
+                changed = one.patched
+        denial = "" if self._ignores else _why(errors, _DENIED)
+        return denial, request.object if errors else changed
+
+
+def _comparable(value: Json, key: str = "") -> Json:
+    """Return a value in which lists without an order are sorted."""
+    if type(value) is dict:
+        return {name: _comparable(one, name) for name, one in value.items()}
+    if type(value) is not list:
+        return value
+    items = [_comparable(one) for one in value]
+    return sorted(items, key=_sorted_text) if key in _UNORDERED else items
+
+
+def _sorted_text(value: Json) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
+def _shown(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _why(results: Iterable[RuleResult], denied: frozenset[str]) -> str:

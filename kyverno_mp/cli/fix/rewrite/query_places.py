@@ -87,30 +87,59 @@ class _Reader:
 def query_places(rule: Rule) -> Iterator[tuple[Path, Json]]:
     """Yield (path, value) of the conditions and foreach entries of a rule."""
     validate = rule.validate
-    names = dict(_ROOTS)
-    for entry in rule.context:
-        if entry.variable is not None and entry.variable.jmes_path:
-            names[entry.name] = _Reader(names).query(entry.variable.jmes_path)
-    yield from _of_conditions(rule.preconditions, names)
+    names = names_in(rule)
+    yield from places_of_conditions(rule.preconditions, names)
     if validate is None:
         return
     if validate.deny is not None:
-        yield from _of_conditions(validate.deny.conditions, names)
+        yield from places_of_conditions(validate.deny.conditions, names)
     for each in validate.foreach or ():
         yield from _of_foreach(each, names)
 
 
-def _of_foreach(entry: ForEachValidation, names: _Names) -> Iterator[tuple[Path, Json]]:
+def names_in(rule: Rule) -> dict[str, frozenset[Path]]:
+    """Return the paths that the names of a rule's context stand for."""
+    names = dict(_ROOTS)
+    for entry in rule.context:
+        if entry.variable is not None and entry.variable.jmes_path:
+            names[entry.name] = _Reader(names).query(entry.variable.jmes_path)
+    return names
+
+
+def elements_of(
+    text: str, names: _Names
+) -> tuple[frozenset[Path], list[tuple[Path, Json]]]:
+    """Return the paths of the elements of a list, and all paths with values."""
     reader = _Reader(names)
-    lists = reader.query(entry.list)
-    yield from _with_parents(reader.seen)
+    lists = reader.query(text)
     # A projection already leads to the elements.
-    elements = frozenset(path if "[" in entry.list else (*path, 0) for path in lists)
+    elements = frozenset(path if "[" in text else (*path, 0) for path in lists)
+    return elements, [*_with_parents(reader.seen)]
+
+
+def read_in(value: Json, names: _Names) -> Iterator[tuple[Path, Json]]:
+    """Yield the places that the variables in a value read."""
+    if type(value) is dict:
+        for pair in value.items():
+            for part in pair:
+                yield from read_in(part, names)
+    elif type(value) is list:
+        for one in value:
+            yield from read_in(one, names)
+    for query in _queries(value):
+        reader = _Reader(names)
+        reader.query(query)
+        yield from _with_parents(reader.seen)
+
+
+def _of_foreach(entry: ForEachValidation, names: _Names) -> Iterator[tuple[Path, Json]]:
+    elements, read = elements_of(entry.list, names)
+    yield from read
     inner = {**names, "element": elements}
     if entry.preconditions is not None:
-        yield from _of_conditions(entry.preconditions.raw(), inner)
+        yield from places_of_conditions(entry.preconditions.raw(), inner)
     if entry.deny is not None:
-        yield from _of_conditions(entry.deny.conditions, inner)
+        yield from places_of_conditions(entry.deny.conditions, inner)
     for pattern in filter(None, (entry.pattern, *(entry.any_pattern or ()))):
         for path in sorted(elements, key=str):
             yield path, {}
@@ -134,7 +163,8 @@ def walked(pattern: Json, path: Path) -> Iterator[tuple[Path, Json]]:
         yield path, pattern
 
 
-def _of_conditions(raw: Json, names: _Names) -> Iterator[tuple[Path, Json]]:
+def places_of_conditions(raw: Json, names: _Names) -> Iterator[tuple[Path, Json]]:
+    """Yield (path, value) of conditions."""
     for condition in conditions_in(raw):
         reader = _Reader(names)
         texts = [*_queries(condition.get("key")), *_queries(condition.get("value"))]

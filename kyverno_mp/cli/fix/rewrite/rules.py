@@ -85,6 +85,11 @@ class _Roots(NamedTuple):
         return names
 
 
+def names_of(resources: Sequence[Resource]) -> Names:
+    """Return the names that queries of a rule use, for objects of these resources."""
+    return _Roots("object", "object").names(resources)
+
+
 def checks_of(copies: Sequence[Rule], action: str) -> list[Check]:
     """Rewrite a rule and its copies. Raises: NotRewritten, with the rule's name."""
     reason: NotRewritten | None = None
@@ -189,7 +194,7 @@ def _check(
     message, message_expression = message_of(validate.message, names)
     preconditions: tuple[NamedExpression, ...] = ()
     if rule.preconditions:
-        text = _conditions(rule.preconditions, names, roots.whole)
+        text = guarded_conditions(rule.preconditions, names, roots.whole)
         preconditions = (NamedExpression(name="preconditions", expression=text),)
     body = _body(validate, names, roots)
     if "DELETE" in match.operations and validate.deny is None:
@@ -220,7 +225,7 @@ def _body(validate: Validation, names: Names, roots: _Roots) -> str:
     if validate.deny is not None:
         if not validate.deny.conditions:
             return "false"
-        conditions = _conditions(validate.deny.conditions, names, roots.whole)
+        conditions = guarded_conditions(validate.deny.conditions, names, roots.whole)
         return f"!({conditions})"
     if validate.foreach is not None:
         return foreach_test(validate.foreach, names)
@@ -245,7 +250,7 @@ def _keys(patterns: Sequence[Json]) -> Iterator[str]:
             yield found.group(1) if found else ""
 
 
-def _conditions(raw: Json, names: Names, root: str) -> str:
+def guarded_conditions(raw: Json, names: Names, root: str) -> str:
     """Return an expression for conditions; on fields of unknown type with guards."""
     try:
         return conditions_of(raw, names)

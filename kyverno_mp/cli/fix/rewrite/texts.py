@@ -43,21 +43,21 @@ def items(values: Iterable[str]) -> str:
 
 def field(holder: str, key: str) -> str:
     """Return an expression that selects an existing field."""
-    if _is_name(key):
+    if is_name(key):
         return f"{holder}.{key}"
     return f"{holder}[{literal(key)}]"
 
 
 def has(holder: str, key: str) -> str:
     """Return an expression that tests whether a map has a key."""
-    if _is_name(key):
+    if is_name(key):
         return f"has({holder}.{key})"
     return f"{literal(key)} in {holder}"
 
 
 def absent(holder: str, key: str) -> str:
     """Return an expression that tests whether a map lacks a key."""
-    return f"!{has(holder, key)}" if _is_name(key) else f"!({has(holder, key)})"
+    return f"!{has(holder, key)}" if is_name(key) else f"!({has(holder, key)})"
 
 
 def like(text: str, pattern: str) -> str:
@@ -111,5 +111,6 @@ def bracketed(clause: str) -> str:
     return f"({clause})"
 
 
-def _is_name(key: str) -> bool:
+def is_name(key: str) -> bool:
+    """Return whether a key can be written without quotes."""
     return bool(_NAME.fullmatch(key)) and key not in _RESERVED

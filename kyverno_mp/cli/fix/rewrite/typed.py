@@ -6,6 +6,7 @@ Source: Kubernetes' types (values/typed/schema.py). The API server calls webhook
 objects of these types, so that a policy needs no tests for them.
 """
 
+import re
 from collections.abc import Iterable
 from copy import deepcopy
 from functools import cache
@@ -39,6 +40,15 @@ _NULLABLE: Final = frozenset(
 )
 """Lists that Kubernetes writes as null if they are empty: Go's types have them without
 ``omitempty``, and the API server does not require an entry."""
+_NAMED: Final = frozenset(
+    {
+        *("containers", "ephemeralContainers", "imagePullSecrets", "initContainers"),
+        *("env", "volumes"),
+    }
+)
+"""Lists whose elements have names. Kubernetes accepts equal names in two of them (env,
+imagePullSecrets), where the last one counts, or either."""
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _UNKNOWN: Final = frozenset({"", "?", "!"})
 _SCALARS: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -158,10 +168,36 @@ def _versions_of(kind: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def conforms(resource: Resource, value: Json) -> bool:
-    """Return whether the API server could call a webhook with this object."""
+def conforms(resource: Resource, value: Json, *, exactly: bool = False) -> bool:
+    """Return whether the API server could call a webhook with this object.
+
+    ``exactly``: and then store it: no unknown fields, no elements of the same name.
+    """
     notation = _notation(resource)
-    return not notation or _has_type(value, notation)
+    return not notation or (
+        _has_type(value, notation) and (not exactly or _is_exact(value, notation))
+    )
+
+
+def _is_exact(value: Json, notation: str, key: str = "") -> bool:
+    if notation in ("?", "!"):
+        return True
+    atom = built_in().atom(notation)
+    if type(value) is list and atom.list is not None:
+        names = [one.get("name") for one in value if type(one) is dict]
+        is_named = key not in _NAMED or (
+            all(map(_is_name, names)) and len({*names}) == len(names)
+        )
+        items = atom.list.items
+        return is_named and all(_is_exact(one, items) for one in value)
+    if type(value) is not dict or atom.map is None:
+        return True
+    fields, items = atom.map.fields, atom.map.items
+    return all(
+        bool(fields.get(name) or items)
+        and _is_exact(inner, fields.get(name) or items, name)
+        for name, inner in value.items()
+    )
 
 
 def _has_type(value: Json, notation: str, key: str = "") -> bool:
@@ -197,6 +233,26 @@ def completed(resource: Resource, value: Json) -> Json:
     """Return the object with the fields that Kubernetes always writes."""
     notation = _notation(resource)
     return _completed(value, notation) if notation else value
+
+
+def with_names(value: Json, key: str = "") -> Json:
+    """Return the object whose elements have the names that Kubernetes requires."""
+    if type(value) is dict:
+        return {name: with_names(one, name) for name, one in value.items()}
+    if type(value) is not list:
+        return value
+    items = [with_names(one) for one in value]
+    taken: set[Json] = set()
+    for number, one in enumerate(items if key in _NAMED else ()):
+        if type(one) is dict:
+            if not _is_name(one.get("name")) or one["name"] in taken:
+                one["name"] = f"{key[0]}{number}"
+            taken.add(one["name"])
+    return items
+
+
+def _is_name(value: Json) -> bool:
+    return type(value) is str and bool(_NAME.fullmatch(value))
 
 
 def _completed(value: Json, notation: str) -> Json:

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from kyverno_mp.admission.decode import decode as decode_review
-from kyverno_mp.cli.fix import to_validating
+from kyverno_mp.cli.fix import to_cel
 from kyverno_mp.cli.fix.rewrite.inputs import reviews
 from kyverno_mp.cli.fix.rewrite.match import Resource
-from kyverno_mp.cli.fix.rewrite.policy import rewritten
+from kyverno_mp.cli.fix.rewrite.policy import documents_of
 from kyverno_mp.cli.fix.rewrite.proof import Pair
-from kyverno_mp.cli.fix.to_validating import rewrite
+from kyverno_mp.cli.fix.to_cel import rewrite
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
@@ -468,20 +468,19 @@ def test_a_condition_on_a_field_of_a_list() -> None:
 def test_the_requests_show_a_defect(
     monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
 ) -> None:
-    original = rewritten
+    original = documents_of
 
     def wrong(given: ClusterPolicy) -> Json:
-        found = original(given)
-        assert found is not None
+        ((part, found),) = original(given)
         spec = found["spec"]
         changed = [*spec["validations"], *spec.get("matchConditions", ())]
         before = [one["expression"] for one in changed]
         for one in changed:
             one["expression"] = one["expression"].replace(old, new)
         assert before != [one["expression"] for one in changed]
-        return found
+        return [(part, found)]
 
-    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    monkeypatch.setattr(to_cel, "documents_of", wrong)
     assert rewrite(REWRITTEN[name]).differences
 
 
@@ -622,7 +621,7 @@ REFUSED: list[tuple[Json, str]] = [
     (deny(condition("request.roles", "Equals", "A")), "variable request"),
     (deny(condition(TYPE, "GreaterThan", "A")), "GreaterThan A"),
     (deny(condition(TYPE, "Equals", "5")), "the amount 5 of a condition"),
-    (policy({"mutate": {"patchStrategicMerge": {"a": "b"}}}), "no validate rule"),
+    (policy({"verifyImages": [{"imageReferences": ["*"]}]}), "verifyImages"),
     (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
     (
         policy(
@@ -704,15 +703,14 @@ def test_differing_rewrite_is_withheld(
     monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
     """After a simulated defect, nothing is written, and the request is shown."""
-    original = rewritten
+    original = documents_of
 
     def wrong(given: ClusterPolicy) -> Json:
-        found = original(given)
-        assert found is not None
+        ((part, found),) = original(given)
         found["spec"]["validations"][0]["expression"] = "true"
-        return found
+        return [(part, found)]
 
-    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    monkeypatch.setattr(to_cel, "documents_of", wrong)
     monkeypatch.setattr(COUNTED, REWRITE_INPUTS_MIN)
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump(REWRITTEN["not"]))

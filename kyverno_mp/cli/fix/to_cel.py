@@ -1,8 +1,8 @@
-"""Rewrite ClusterPolicies as equivalent ValidatingPolicies.
+"""Rewrite ClusterPolicies as equivalent policies in CEL.
 
 Room: cli. Takes: raw documents. Gives: a Rewrite for each policy. Next: command.py.
 May touch: nothing outside its arguments, the clock for deadlines.
-Source: docs/cli.md (move to ValidatingPolicies).
+Source: docs/from-cluster-policy-to-cel.md.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.rewrite.inputs import reviews
 from kyverno_mp.cli.fix.rewrite.match import Resource
-from kyverno_mp.cli.fix.rewrite.policy import resources_of, rewritten
+from kyverno_mp.cli.fix.rewrite.policy import documents_of, resources_of
 from kyverno_mp.cli.fix.rewrite.proof import Difference, Pair
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.compiler.autogen.rules import expand
@@ -20,47 +20,50 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
-
-KIND: Final = VALIDATING_POLICY.name
-
 
 REWRITTEN: Final = ClusterPolicy.__name__
 """The kind that can be rewritten."""
 
 
 class Rewrite(NamedTuple):
-    """The outcome for one policy; ``document`` is None if it was not rewritten.
+    """The outcome for one policy; ``documents`` is empty if it was not rewritten.
 
     ``reason``: the construct without an equivalent, "" if ``differences`` are the
     reason.
     """
 
     name: str
-    document: Json | None
+    documents: tuple[Json, ...]
     reason: str = ""
     requests: int = 0
     differences: Sequence[Difference] = ()
 
+    @property
+    def document(self) -> Json | None:
+        """The first document; None without one."""
+        return self.documents[0] if self.documents else None
+
 
 def rewrite(raw: Json) -> Rewrite:
-    """Rewrite one ClusterPolicy; compare both policies on generated requests."""
+    """Rewrite one ClusterPolicy; compare both sides on generated requests."""
     name = str((raw.get("metadata") or {}).get("name", ""))
     current = deepcopy(raw)
     fix_policy(current)
     try:
         policy = decode(current)
         assert isinstance(policy, ClusterPolicy)
-        document = rewritten(policy)
-        pair = Pair(policy, document)
+        pairs = documents_of(policy)
+        compared = [Pair(part, document) for part, document in pairs]
     except NotRewritten as error:
-        return Rewrite(name, None, str(error))
+        return Rewrite(name, (), str(error))
     except InputError as error:
-        return Rewrite(name, None, f"it is not valid: {error.message}")
-    rules = expand(policy)
-    resources: Sequence[Resource] = sorted(resources_of(policy))
-    tried = list(reviews(rules, resources))
-    differences = list(pair.differences(tried))
-    if differences:
-        return Rewrite(name, None, "", len(tried), differences)
-    return Rewrite(name, document, "", len(tried))
+        return Rewrite(name, (), f"it is not valid: {error.message}")
+    requests = 0
+    differences: list[Difference] = []
+    for (part, _), pair in zip(pairs, compared, strict=True):
+        resources: Sequence[Resource] = sorted(resources_of(part))
+        tried = list(reviews(expand(part), resources))
+        requests += len(tried)
+        differences += pair.differences(tried)
+    documents = () if differences else tuple(document for _, document in pairs)
+    return Rewrite(name, documents, "", requests, differences)
