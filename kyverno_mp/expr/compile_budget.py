@@ -1,7 +1,7 @@
 """Limit the work of parsing and compiling one policy.
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
-work. Gives: CompileBudget, spend, for_exception, in_turn. Next: leader/policy_store.py
+work. Gives: CompileBudget, spend, once, for_exception, in_turn. Next: leader/policy_store.py
 and webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
 A step stands for about four microseconds. The number of steps does not depend on the
@@ -66,9 +66,9 @@ class CompileBudget:
         """The steps of the exceptions from the policy, which do not count as the
         policy's."""
         self._steps_by_namespace: dict[str, int] = {}
-        self.parsed: dict[object, Any] = {}
-        """PERF: what the expressions of the policy were parsed to; the checks and the
-        compiler parse each of them."""
+        self.parsed: dict[object, tuple[Any, int]] = {}
+        """PERF: what the expressions of the policy were parsed to, and the steps; the
+        checks and the compiler parse each of them."""
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -215,7 +215,19 @@ def spend(steps: int = 1) -> None:
         budget.spend(steps)
 
 
-def parsed_texts() -> dict[object, Any] | None:
-    """Return what was parsed for the policy that is being compiled, if any."""
+def once(key: object, parse: Callable[[], _Item]) -> _Item:
+    """Return what ``parse`` returns; it runs once for a policy that is being compiled.
+
+    It is charged each time, so what a policy costs depends on its text alone.
+    """
     budget = _CURRENT.get()
-    return None if budget is None else budget.parsed
+    if budget is None:
+        return parse()
+    known = budget.parsed.get(key)
+    if known is None:
+        before = budget.steps
+        parsed = parse()
+        budget.parsed[key] = parsed, budget.steps - before
+        return parsed
+    budget.spend(known[1])
+    return known[0]  # type: ignore[no-any-return]

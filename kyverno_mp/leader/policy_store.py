@@ -148,7 +148,8 @@ class PolicyStore:
                 by_segment.setdefault(segment, {})[key] = policy
         broken = {name for name in self._file_problems if not self._files.get(name)}
         unread = self._modes.failing_files(broken.union(changes.unread))
-        by_segment.setdefault(OF_AUTHORIZERS.segment, {}).update(unread)
+        if unread:
+            by_segment.setdefault(OF_AUTHORIZERS.segment, {}).update(unread)
         keys = {segment: tuple(found) for segment, found in by_segment.items()}
         return PolicySet(
             encoded=tuple(by_segment.pop(POLICIES, {}).values()),

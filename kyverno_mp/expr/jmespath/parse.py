@@ -10,10 +10,11 @@ Over 400 lines: one grammar, with one method per rule; all methods share one lis
 tokens.
 """
 
+from functools import partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid, Where
-from kyverno_mp.expr.compile_budget import parsed_texts
+from kyverno_mp.expr.compile_budget import once
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.lex import Token, syntax_error, tokenize
 from kyverno_mp.expr.jmespath.nodes import Node, children_of
@@ -75,15 +76,14 @@ def parse(text: str, *, community: bool = False) -> Node:
     """
     if len(text) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("expr.too_long", "expression is too long")
-    known = parsed_texts()
-    if known is not None and (text, community) in known:
-        return known[text, community]  # type: ignore[no-any-return]
+    return once((text, community), partial(_parsed, text, community=community))
+
+
+def _parsed(text: str, *, community: bool) -> Node:
     tokens = tokenize(text, community=community)
     node = _Parser(text, tokens, community=community).parse_all()
     if _NODES_A_TOKEN * len(tokens) > EXPRESSION_DEPTH_MAX:
         _check_depth(node)
-    if known is not None:
-        known[text, community] = node
     return node
 
 
