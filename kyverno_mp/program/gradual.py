@@ -27,14 +27,9 @@ _TEMPLATE_HASH: Final = "pod-template-hash"
 
 
 class Standing(NamedTuple):
-    """The share of a policy in force, and the last completed one, in percent.
-
-    ``attempt`` counts how often the share was raised; denials belong to one attempt.
-    """
+    """The share of a policy in force, in percent."""
 
     percent: int
-    completed: int = 0
-    attempt: int = 0
 
 
 Standings: TypeAlias = Callable[[PolicyIR], Standing]
