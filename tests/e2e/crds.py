@@ -58,8 +58,9 @@ def _read(folder: Path) -> Iterator[Any]:
 
 
 def _is_established(api: Api, name: str) -> bool:
-    status = api.get(f"{_COLLECTION}/{name}").get("status", {})
+    # K8S: a new definition has no status, or one whose conditions are null.
+    status = api.get(f"{_COLLECTION}/{name}").get("status") or {}
     return any(
         one["type"] == "Established" and one["status"] == "True"
-        for one in status.get("conditions", ())
+        for one in status.get("conditions") or ()
     )
