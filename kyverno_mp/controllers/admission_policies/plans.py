@@ -31,7 +31,6 @@ from kyverno_mp.controllers.admission_policies.generated import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     ValidatingPolicy,
@@ -138,8 +137,7 @@ class Plans:
             for exception in exceptions
             if isinstance(exception, CelPolicyException)
         ]
-        is_mutating = isinstance(policy, MutatingPolicy)
-        if not is_mutating and rollout_of(policy.metadata.annotations) is not None:
+        if _is_gradual(policy):
             # The API server's own policies are enforced for all subjects at once.
             return _GRADUAL if self._validating else _NOTHING
         if isinstance(policy, ClusterPolicy):
@@ -151,6 +149,11 @@ class Plans:
             return from_validating_policy(policy, cel) if self._validating else _NOTHING
         found = from_mutating_policy(policy, cel)
         return found if found.kind or self._mutating else _NOTHING
+
+
+def _is_gradual(policy: Source) -> bool:
+    can_deny = isinstance(policy, ClusterPolicy | ValidatingPolicy)
+    return can_deny and rollout_of(policy.metadata.annotations) is not None
 
 
 def _validates(policy: ClusterPolicy) -> bool:

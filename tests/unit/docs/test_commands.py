@@ -41,6 +41,7 @@ ELSEWHERE: Final = {
     r"(\.venv/bin/)?kyverno-mp serve ": "does not end; tests/faults, test_readme.py",
     r"curl |printf .*\| curl ": "needs a service; tests/faults, tests/unit/dashboard",
     r"kyverno-mp report --cluster": "needs a cluster; tests/e2e/kube/test_cli.py",
+    r"kyverno-mp rollout ": "needs a cluster; tests/unit/cli/commands/test_rollout.py",
     r"kyverno-mp replay ": "needs a recording; tests/unit/cli/replay",
     r"kyverno-mp images explain ": "needs an image; tests/unit/cli",
     r"mkdir -p my-policies": "prepares the folder of test_first_policy.py",

@@ -115,6 +115,7 @@ def test_every_string_setting_is_checked_or_exempt() -> None:
     paths |= {"authz_sources"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
     files |= {"dashboard_token_file", "client_ca_file", "otlp_ca_file"}
+    files |= {"notify_url_file"}
     checked_by_reach = {"http_allowlist", "http_blocklist", "registry_allowlist"}
     compiled = {"authz_input_expression", "authz_output_expression"}
     told_at_start = sockets | paths | files | checked_by_reach | compiled
