@@ -52,7 +52,7 @@ CORRECTED: Final = {
     EMPTY_SET: "A rule of which exclude leaves something is accepted.",
     NULL_LABEL: "A null label or annotation in a patch is accepted.",
     IMAGE_RECORD: "Only the rule's own verification of an image counts.",
-    "corrected.autogen": "Autogen copies of a mutating policy are made from its tokens.",
+    "corrected.autogen": "Autogen copies a mutating policy by its tokens.",
 }
 """Code -> the correction; codes never change their meaning."""
 
