@@ -9,6 +9,7 @@ Source: docs/architecture.md 2, 3.
 
 import gc
 import logging
+import os
 import signal
 import threading
 import time
@@ -327,7 +328,7 @@ def run(
     could allow requests that the missing policies deny.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    signals = SignalWait()
+    signals = SignalWait(os.getppid())
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)

@@ -238,7 +238,7 @@ def run_coordinator(
     coordinator = Coordinator(tools, work, _end_process)
     lease.start()
     writer.start()
-    signals = SignalWait()
+    signals = SignalWait(os.getppid())
     while not signals.wait(_STOP_SIGNALS, _TICK_S):
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()

@@ -7,9 +7,11 @@ sigtimedwait.
 
 When a stopped process continues after the time-out, CPython returns an uninitialised
 record: it may contain the number of any signal, including SIGTERM. A result that
-arrives too late is therefore ignored after a SIGCONT.
+arrives too late is therefore ignored after a SIGCONT, unless the parent has died: that
+SIGTERM is sent once.
 """
 
+import os
 import signal
 import time
 from collections.abc import Iterable
@@ -26,7 +28,9 @@ _LOOK_S: Final = 0.05
 class SignalWait:
     """The signal wait of a process's main thread; create it after the fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int = 0) -> None:
+        """``parent``: the process whose death sends SIGTERM; 0: none."""
+        self._parent = parent
         self._continued = False
         signal.signal(signal.SIGCONT, self._note)
 
@@ -47,7 +51,10 @@ class SignalWait:
         until_s = time.monotonic() + _SETTLE_S_MAX
         while not self._continued and time.monotonic() < until_s:
             time.sleep(_SETTLE_S)
-        return 0 if self._continued else number
+        if not self._continued:
+            return number
+        is_orphan = self._parent != 0 and os.getppid() != self._parent
+        return int(signal.SIGTERM) if is_orphan and signal.SIGTERM in wanted else 0
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self._continued = True

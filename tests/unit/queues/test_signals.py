@@ -92,6 +92,9 @@ def test_another_thread_receives_the_continuation_late(
     try:
         monkeypatch.setattr(signal, "sigtimedwait", late.wait)
         assert signals.wait({signal.SIGTERM}, 0) == 0
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        assert signals.wait({signal.SIGTERM}, 0) == 0, "its shell has ended"
+        assert SignalWait(os.getpid()).wait({signal.SIGTERM}, 0) == signal.SIGTERM
         late.si_signo = signal.SIGUSR1
         assert signals.wait({signal.SIGTERM}, 0) == 0, "it was not asked for"
         assert late.is_over.wait(HANG_S)
