@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.e2e.chainsaw.documents import Failed, Operation
 from tests.e2e.chainsaw.expressions import Names, fill, problems
 from tests.e2e.kubeconfig import read_kubeconfig, write_kubeconfig
+from tests.waiting import HANG_S
 
 COLLECTORS: Final = frozenset({"events", "describe", "get", "podLogs"})
 """Operations that only show something and check nothing."""
@@ -132,7 +133,8 @@ def _run(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=operation.timeout_s,
+            # A script of twenty commands may take longer on a busy machine.
+            timeout=max(operation.timeout_s, HANG_S),
             check=False,
         )
         stdout, stderr = done.stdout, done.stderr
