@@ -20,21 +20,20 @@ COMMIT: Final = "c8527253b723be2e8a2937635d2f105689ccb809"
 """Until the first release has a tag."""
 
 
+def has_earlier_tree() -> bool:
+    """Return whether ``earlier_tree`` can find the earlier version."""
+    return "KYVERNO_MP_TEST_EARLIER" in os.environ or _is_known()
+
+
 @functools.cache
 def earlier_tree() -> Path:
     """Return the folder of the earlier version, extracted once per process."""
     named = os.environ.get("KYVERNO_MP_TEST_EARLIER")
     if named:
         return Path(named)
+    assert _is_known()
     archive = _git("archive", COMMIT, "kyverno_mp", "deploy")
-    if archive.returncode:
-        # A workflow's checkout has only the newest commit.
-        _git("fetch", "--quiet", "--depth=1", "origin", COMMIT)
-        archive = _git("archive", COMMIT, "kyverno_mp", "deploy")
-    assert archive.returncode == 0, (
-        f"git has no commit {COMMIT[:9]}, and KYVERNO_MP_TEST_EARLIER names no folder"
-        f" with the earlier version: {archive.stderr.decode()}"
-    )
+    assert archive.returncode == 0, archive.stderr.decode()
     folder = Path(tempfile.mkdtemp(prefix="earlier-"))
     with tempfile.TemporaryFile() as file:
         file.write(archive.stdout)
@@ -42,6 +41,15 @@ def earlier_tree() -> Path:
         with tarfile.open(fileobj=file) as tar:
             tar.extractall(folder, filter="data")
     return folder
+
+
+@functools.cache
+def _is_known() -> bool:
+    """Return whether git has the commit; fetch it in a clone of the newest one only."""
+    commit = ("cat-file", "-e", f"{COMMIT}^{{commit}}")
+    if _git(*commit).returncode:
+        _git("fetch", "--quiet", "--depth=1", "origin", COMMIT)
+    return _git(*commit).returncode == 0
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
