@@ -114,7 +114,9 @@ def test_each_alert_has_cases_and_a_runbook() -> None:
 def test_every_queried_metric_is_exposed(service: Service) -> None:
     text = service.get("/metrics")[1]
     exposed = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
-    exposed |= {f"{name}_bucket" for name in exposed}
+    histograms = re.findall(r"^# TYPE (\S+) histogram", text, re.MULTILINE)
+    parts = ("bucket", "count", "sum")
+    exposed |= {f"{name}_{part}" for name in histograms for part in parts}
     asked = set().union(*map(metrics_of, queries()))
     assert len(asked) > 20
     assert asked <= exposed
