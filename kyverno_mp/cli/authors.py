@@ -7,21 +7,18 @@ Source: docs/operate.md (the author of a namespaced policy).
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
-
 from kyverno_mp.cli.cluster.access import open_cluster
+from kyverno_mp.cli.cluster.resources import stored_objects
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.author_rights import author_of, lacking_rights, needs_rights
 from kyverno_mp.egress.kinds import LiveKinds
-from kyverno_mp.errors import InputError, KubeNotFound
+from kyverno_mp.errors import InputError
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.policy.cel_kinds.served import decode_policy
 from kyverno_mp.policy.ports import Authors, Kinds
 from kyverno_mp.values.jsonvalue import Json
@@ -50,23 +47,10 @@ def rows(client: Client, kinds: Kinds, authors: Authors) -> Iterator[Row]:
 
     Raises: DependencyError.
     """
-    for resource in RESOURCES:
-        found: list[Json] = []
-        take = partial(_take, found)
-        try:
-            list_all(client, WatchScope(resource=resource), take, restart=found.clear)
-        except KubeNotFound:
-            # An older installation does not serve this kind.
-            continue
-        for raw in found:
-            raw.update(apiVersion=resource.api_version, kind=resource.kind)
-            row = _row(raw, kinds, authors)
-            if row is not None:
-                yield row
-
-
-def _take(found: list[Json], raw: msgspec.Raw) -> None:
-    found.append(msgspec.json.decode(raw))
+    for raw in stored_objects(client, RESOURCES):
+        row = _row(raw, kinds, authors)
+        if row is not None:
+            yield row
 
 
 def _row(raw: Json, kinds: Kinds, authors: Authors) -> Row | None:

@@ -8,7 +8,6 @@ Source: docs/upgrade.md; Kyverno 1.19.1 (deprecated versions), its plan for 1.20
 
 import json
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.cluster.access import open_cluster
+from kyverno_mp.cli.cluster.resources import stored_objects
 from kyverno_mp.cli.fix.to_cel import REWRITTEN, rewrite
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.progress import progress
@@ -25,10 +25,9 @@ from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import files_below, may_be_folder, say_empty
 from kyverno_mp.cli.sources.reading import read_file
-from kyverno_mp.errors import InputError, KubeNotFound
+from kyverno_mp.errors import InputError
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.policy.gradual import rollout_of
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -197,21 +196,8 @@ def _from_files(paths: Iterable[str]) -> Iterator[tuple[str, Json]]:
 
 def _from_cluster(client: Client) -> Iterator[tuple[str, Json]]:
     """Yield the stored objects. Raises: DependencyError."""
-    for stored in _STORED:
-        resource = resource_of(stored)
-        found: list[Json] = []
-        take = partial(_take, found)
-        try:
-            list_all(client, WatchScope(resource=resource), take, restart=found.clear)
-        except KubeNotFound:
-            continue  # The kind is not installed.
-        for raw in found:
-            raw.update(apiVersion=resource.api_version, kind=resource.kind)
-            yield "cluster", raw
-
-
-def _take(found: list[Json], raw: msgspec.Raw) -> None:
-    found.append(msgspec.json.decode(raw))
+    for raw in stored_objects(client, map(resource_of, _STORED)):
+        yield "cluster", raw
 
 
 def called(

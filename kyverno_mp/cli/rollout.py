@@ -8,7 +8,6 @@ Source: docs/gradual-enforcement.md.
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.cluster.access import open_cluster
+from kyverno_mp.cli.cluster.resources import stored_objects
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.controllers.rollouts import (
@@ -28,12 +28,10 @@ from kyverno_mp.controllers.rollouts import (
     state_map,
     stored_in,
 )
-from kyverno_mp.errors import KubeNotFound
 from kyverno_mp.ir.rules import RolloutIR
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.snapshot.rollouts import PROGRESSING, RolloutState
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
@@ -90,23 +88,7 @@ def change(
 
 def _rollouts(client: Client) -> Mapping[str, RolloutIR]:
     """Return the rollouts of the stored policies by name. Raises: DependencyError."""
-    documents: list[bytes] = []
-    for resource in RESOURCES:
-        listed: list[Json] = []
-        take = partial(_take, listed)
-        try:
-            list_all(client, WatchScope(resource=resource), take, restart=listed.clear)
-        except KubeNotFound:
-            continue  # An older installation does not serve this kind.
-        # K8S: items of a list carry no kind.
-        documents += [
-            msgspec.json.encode({**raw, "kind": resource.kind}) for raw in listed
-        ]
-    return rollouts_in(documents)
-
-
-def _take(listed: list[Json], raw: msgspec.Raw) -> None:
-    listed.append(msgspec.json.decode(raw))
+    return rollouts_in(map(msgspec.json.encode, stored_objects(client, RESOURCES)))
 
 
 def _stored(objects: Objects, namespace: str) -> Stored:

@@ -7,6 +7,7 @@ clock.
 Source: docs/behaviour/cli 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ import msgspec
 from kyverno_mp.cli.cluster.spool import Part, Spool
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
-from kyverno_mp.errors import DependencyError
+from kyverno_mp.errors import DependencyError, KubeNotFound
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ConstraintsIR
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.kube.discovery import Directory
@@ -290,6 +291,16 @@ def load_params(
         except DependencyError as error:
             raise CommandFailed(f"paramKind {kind}: {error.message}") from error
     return params
+
+
+def stored_objects(client: Client, resources: Iterable[Resource]) -> Iterator[Json]:
+    """Yield the objects of the kinds that the cluster serves. Raises: DependencyError.
+
+    An older installation does not serve every kind.
+    """
+    for resource in resources:
+        with contextlib.suppress(KubeNotFound):
+            yield from objects_of(client, WatchScope(resource=resource))
 
 
 def objects_of(client: Client, scope: WatchScope) -> list[Json]:
