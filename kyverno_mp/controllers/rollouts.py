@@ -36,6 +36,7 @@ from kyverno_mp.snapshot.rollouts import (
     PAUSED,
     PHASES,
     PROGRESSING,
+    Phase,
     RolloutState,
     name_of,
 )
@@ -134,13 +135,13 @@ def advanced(
     if state.phase != PROGRESSING or now_s - state.since_s < rollout.step_s:
         return state
     step = min(state.step + 1, last)
-    phase = COMPLETED if step == last else PROGRESSING
+    phase: Phase = COMPLETED if step == last else PROGRESSING
     return RolloutState(rollout.plan, phase, step, now_s)
 
 
 def initial(rollout: RolloutIR, now_s: int) -> RolloutState:
     """Return the state of a rollout that begins."""
-    phase = PROGRESSING if len(rollout.steps) > 1 else COMPLETED
+    phase: Phase = PROGRESSING if len(rollout.steps) > 1 else COMPLETED
     return RolloutState(rollout.plan, phase, 0, now_s)
 
 
@@ -155,11 +156,11 @@ def changed(
         state = initial(rollout, now_s)
     if state.phase not in _BEFORE[action]:
         raise ValueError(f"its rollout is {state.phase}, nothing to {action}")
+    phase: Phase = PAUSED if action == "pause" else ABORTED
     if action == "resume":
         is_last = state.step >= len(rollout.steps) - 1
         phase = COMPLETED if is_last else PROGRESSING
         return RolloutState(rollout.plan, phase, state.step, now_s)
-    phase = PAUSED if action == "pause" else ABORTED
     return msgspec.structs.replace(state, phase=phase)
 
 

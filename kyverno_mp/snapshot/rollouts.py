@@ -8,7 +8,7 @@ Source: docs/gradual-enforcement.md; docs/architecture.md 3 (shared data segment
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ PAUSED: Final = "Paused"
 ABORTED: Final = "Aborted"
 COMPLETED: Final = "Completed"
 PHASES: Final = (PROGRESSING, PAUSED, ABORTED, COMPLETED)
+Phase: TypeAlias = Literal["Progressing", "Paused", "Aborted", "Completed"]
 
 
 class RolloutState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,8 +34,8 @@ class RolloutState(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     plan: str
-    phase: str
-    step: int = 0
+    phase: Phase
+    step: Annotated[int, msgspec.Meta(ge=0)] = 0
     since_s: int = 0
 
     def percent(self, rollout: RolloutIR) -> int:

@@ -227,8 +227,19 @@ def test_kills_and_other_holders_repeat_and_skip_no_step(
     assert shares == [0, 1, 2]
 
 
-def test_invalid_state_is_ignored(api: FakeApi) -> None:
-    api.put(PATH, data={"ClusterPolicy_p": "{", "other": "1"})
+@pytest.mark.parametrize(
+    "state",
+    [
+        "{",
+        '{"plan": "%s", "phase": "Progressing", "step": -50}',
+        '{"plan": "%s", "phase": "Stopped", "step": 1}',
+    ],
+)
+def test_invalid_state_is_ignored(api: FakeApi, state: str) -> None:
+    rollout = build_rollout(SCHEDULE)
+    assert rollout is not None
+    text = state.replace("%s", rollout.plan)
+    api.put(PATH, data={"ClusterPolicy_p": text, "other": "1"})
     replica = Replica(api, Time())
     assert step_of(replica.run()) == (0, "Progressing")
 

@@ -16,7 +16,7 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment, encode_data
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.publish import Publisher, segment_file
-from kyverno_mp.snapshot.rollouts import ROLLOUTS, RolloutState
+from kyverno_mp.snapshot.rollouts import ROLLOUTS, Phase, RolloutState
 from kyverno_mp.webhook.attach.standings import PublishedStandings
 
 ROLLOUT = build_rollout({"kyverno-mp.io/enforce-schedule": "10 -> 50 -> 100 every 1h"})
@@ -64,20 +64,21 @@ def pod(tmp_path: Path) -> Pod:
     return Pod(tmp_path / "snapshot")
 
 
-def state(phase: str, step: int) -> RolloutState:
+def state(phase: Phase, step: int) -> RolloutState:
     assert ROLLOUT is not None
     return RolloutState(ROLLOUT.plan, phase, step, 1)
 
 
 def test_newest_state_is_in_force(pod: Pod) -> None:
     assert pod.standing(POLICY).percent == 10, "nothing is published without a cluster"
-    for phase, step, percent in (
+    states: tuple[tuple[Phase, int, int], ...] = (
         ("Progressing", 0, 10),
         ("Progressing", 1, 50),
         ("Paused", 1, 50),
         ("Aborted", 1, 0),
         ("Completed", 2, 100),
-    ):
+    )
+    for phase, step, percent in states:
         pod.publish({"Policy_team_p": state(phase, step)})
         assert pod.standing(POLICY).percent == percent
         assert pod.worker()(POLICY).percent == percent, "after a restart"
