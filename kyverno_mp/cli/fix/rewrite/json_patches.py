@@ -48,12 +48,28 @@ def _operation(raw: Json, root: Typed, names: Names) -> Part:
     path = _pointer(pointer, names)
     if name == "remove":
         return _removal(pointer, path, root)
+    if _is_filled(raw.get("value")):
+        # KYVERNO: the patch is a text that is read after the value is in it: a
+        # quotation mark or the end of a line changes more than the value.
+        raise NotRewritten("a variable in the value of a JSON patch")
     value = part_of(raw.get("value"), names, _type_of(_tokens(pointer)))
     if name == "add":
         if "{{elementIndex}}" in pointer.replace(" ", ""):
             return _added_below(pointer, value, path, names)
         return added(pointer, value, root, path)
+    tokens = _tokens(pointer)
+    if not any(map(_is_index, tokens)) and _place(tokens, root).maybe:
+        # KYVERNO: it is an error, which a MutatingPolicy does not deny.
+        raise NotRewritten(f"a replaced field that can be missing, {pointer}")
     return Items((Fields("JSONPatch", change(name, path, value)),))
+
+
+def _is_filled(value: Json) -> bool:
+    """Return whether a value has a variable other than the index of an element."""
+    if type(value) is str:
+        return "{{" in value.replace(" ", "").replace("{{elementIndex}}", "")
+    inner = value.values() if type(value) is dict else value
+    return type(value) in (dict, list) and any(map(_is_filled, inner))
 
 
 def _tokens(pointer: str) -> list[str]:

@@ -227,7 +227,9 @@ class Merge:
             for key, item in value.items()
         ]
         items = child.default("[]")
-        self.conditions.append(f"{items}.exists({name}, {all_of(tests)})")
+        # KYVERNO: an empty list meets them, a missing one does not.
+        test = f"({items}.size() == 0 || {items}.exists({name}, {all_of(tests)}))"
+        self.conditions.append(all_of((present(child), test)) if child.maybe else test)
 
     def _each(
         self, value: dict[str, Json], child: Typed, path: str, *, is_of_element: bool

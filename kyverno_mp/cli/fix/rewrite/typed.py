@@ -7,7 +7,7 @@ objects of these types, so that a policy needs no tests for them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import cache
 from typing import Final, NamedTuple
@@ -40,14 +40,18 @@ _NULLABLE: Final = frozenset(
 )
 """Lists that Kubernetes writes as null if they are empty: Go's types have them without
 ``omitempty``, and the API server does not require an entry."""
-_NAMED: Final = frozenset(
-    {
-        *("containers", "ephemeralContainers", "imagePullSecrets", "initContainers"),
-        *("env", "volumes"),
-    }
-)
-"""Lists whose elements have names. Kubernetes accepts equal names in two of them (env,
-imagePullSecrets), where the last one counts, or either."""
+_KEYS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("containers", "ephemeralContainers", "imagePullSecrets"),
+            *("initContainers", "env", "volumes"),
+        ),
+        "name",
+    ),
+    "volumeMounts": "mountPath",
+}
+"""Lists whose elements have a key -> the key. Kubernetes accepts equal names in two of
+them (env, imagePullSecrets), where the last one counts, or either."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _UNKNOWN: Final = frozenset({"", "?", "!"})
 _SCALARS: Final[dict[str, tuple[type, ...]]] = {
@@ -184,9 +188,10 @@ def _is_exact(value: Json, notation: str, key: str = "") -> bool:
         return True
     atom = built_in().atom(notation)
     if type(value) is list and atom.list is not None:
-        names = [one.get("name") for one in value if type(one) is dict]
-        is_named = key not in _NAMED or (
-            all(map(_is_name, names)) and len({*names}) == len(names)
+        name = _KEYS.get(key, "")
+        names = [one.get(name) for one in value if type(one) is dict]
+        is_named = not name or (
+            all(_is_key(one, name) for one in names) and len({*names}) == len(names)
         )
         items = atom.list.items
         return is_named and all(_is_exact(one, items) for one in value)
@@ -236,23 +241,27 @@ def completed(resource: Resource, value: Json) -> Json:
 
 
 def with_names(value: Json, key: str = "") -> Json:
-    """Return the object whose elements have the names that Kubernetes requires."""
+    """Return the object whose elements have the keys that Kubernetes requires."""
     if type(value) is dict:
         return {name: with_names(one, name) for name, one in value.items()}
     if type(value) is not list:
         return value
     items = [with_names(one) for one in value]
     taken: set[Json] = set()
-    for number, one in enumerate(items if key in _NAMED else ()):
+    field = _KEYS.get(key, "")
+    for number, one in enumerate(items if field else ()):
         if type(one) is dict:
-            if not _is_name(one.get("name")) or one["name"] in taken:
-                one["name"] = f"{key[0]}{number}"
-            taken.add(one["name"])
+            if not _is_key(one.get(field), field) or one[field] in taken:
+                one[field] = f"{key[0]}{number}"
+            taken.add(one[field])
     return items
 
 
-def _is_name(value: Json) -> bool:
-    return type(value) is str and bool(_NAME.fullmatch(value))
+def _is_key(value: Json, field: str) -> bool:
+    """Return whether Kubernetes accepts a value in a field that is a list's key."""
+    if type(value) is not str:
+        return False
+    return bool(_NAME.fullmatch(value) if field == "name" else value)
 
 
 def _completed(value: Json, notation: str) -> Json:

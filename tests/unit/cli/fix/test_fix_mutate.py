@@ -277,7 +277,7 @@ def test_index_of_each_element() -> None:
     assert changed == [pod_of({"containers": after}, "Pod")] * 2
 
 
-def test_values_that_are_read_as_yaml_are_not_proved() -> None:
+def test_values_that_are_read_as_yaml_are_not_rewritten() -> None:
     """A variable in a JSON patch becomes a part of its YAML, line ends included."""
     operation = {
         "op": "add",
@@ -286,7 +286,28 @@ def test_values_that_are_read_as_yaml_are_not_proved() -> None:
     }
     found = rewrite(policy(json_patch([operation])))
     assert not found.documents
-    assert found.differences
+    assert found.reason == "rule r0: a variable in the value of a JSON patch"
+
+
+def test_replacing_what_can_be_missing_is_not_rewritten() -> None:
+    """Upstream denies the request; a MutatingPolicy leaves the object as it is."""
+    operation = {"op": "replace", "path": "/data/a", "value": "x"}
+    found = rewrite(policy(json_patch([operation])))
+    assert not found.documents
+    assert found.reason == "rule r0: a replaced field that can be missing, /data/a"
+
+
+def test_an_empty_list_meets_global_anchors_and_a_missing_one_does_not() -> None:
+    """As upstream's engine does, which the proof evaluates beside it."""
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    rule = merge({**labels, "spec": {"volumes": [{"<(emptyDir)": {}}]}}, "Pod")
+    found = rewrite(policy(rule))
+    assert (found.reason, list(found.differences)) == ("", [])
+    for volumes, is_changed in (([], True), (None, False)):
+        own = {"containers": [C]} | ({} if volumes is None else {"volumes": volumes})
+        before = pod_of(own, "Pod")
+        after = changes(policy(rule), found.document, "Pod", before)
+        assert [one != before for one in after] == [is_changed] * 2
 
 
 VERSIONS = {"Deployment": ("apps", "deployments"), "CronJob": ("batch", "cronjobs")}
