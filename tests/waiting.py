@@ -44,6 +44,27 @@ async def wait_on_loop(condition: Callable[[], T | None]) -> T:
     return value
 
 
+def receive_message(link: socket.socket) -> bytes:
+    """Return an HTTP request or answer; as much as came if the peer closes before.
+
+    A body comes after its head, now and then a moment later. One in chunks is left.
+    """
+    message = b""
+    while not _is_whole(message) and (part := link.recv(65536)):
+        message += part
+    return message
+
+
+def _is_whole(message: bytes) -> bool:
+    head, end, body = message.partition(b"\r\n\r\n")
+    lengths = [
+        int(line.partition(b":")[2])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    ]
+    return bool(end) and len(body) >= sum(lengths)
+
+
 def drip(peer: socket.socket) -> None:
     """Send a byte now and then, until the other side closes the connection."""
     with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ import pytest
 
 from kyverno_mp.telemetry.collect import views
 from tests.faults.service import Service, pod, require_label, review_of, write_whole
-from tests.waiting import HANG_S, pause
+from tests.waiting import HANG_S, pause, receive_message
 
 pytestmark = pytest.mark.slow
 CONNECTIONS = 8
@@ -156,7 +156,7 @@ def test_sigterm_completes_requests_in_flight(service: Service) -> None:
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         link.sendall(body[50:])
-        assert b'"allowed":false' in link.recv(65536)
+        assert b'"allowed":false' in receive_message(link)
     assert service.process.wait(HANG_S) == 0
 
 
@@ -175,7 +175,7 @@ def test_sigterm_loses_no_request_on_an_idle_connection(service: Service) -> Non
     links = [open_tls(service) for _ in range(IDLE_CONNECTIONS)]
     for link in links:
         link.sendall(request)
-        assert b'"allowed":false' in link.recv(65536)
+        assert b'"allowed":false' in receive_message(link)
     service.process.send_signal(signal.SIGTERM)
     ends: list[str] = []
     # The drain ends idle connections somewhere in the middle.
@@ -187,7 +187,7 @@ def test_sigterm_loses_no_request_on_an_idle_connection(service: Service) -> Non
             except OSError:
                 ends.append("not written")
                 continue
-            is_answered = b'"allowed":false' in link.recv(65536)
+            is_answered = b'"allowed":false' in receive_message(link)
             ends.append("answered" if is_answered else "lost")
     assert "lost" not in ends
     assert service.process.wait(HANG_S) == 0

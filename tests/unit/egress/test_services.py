@@ -16,7 +16,7 @@ from kyverno_mp.kube.access import Access
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.values.jsonvalue import Json
 from tests.unit.kube.fake_api import FakeApi, running
-from tests.waiting import HANG_S, drip, far_ns, soon_ns
+from tests.waiting import HANG_S, drip, far_ns, receive_message, soon_ns
 
 CLOSED = UrlRules()
 LOCAL = read_rules("127.0.0.0/8", "", for_namespaced=True)
@@ -132,7 +132,7 @@ def answering(
             except OSError:
                 return
             with peer:
-                seen.append(peer.recv(65536))
+                seen.append(receive_message(peer))
                 try:
                     answer(peer)
                 except OSError:
