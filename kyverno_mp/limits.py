@@ -228,7 +228,12 @@ COMPILE_STEPS_BETWEEN_CLOCK_CHECKS = 1000
 
 COMPILE_SLICE_S = 0.25
 """If many policies changed, the leader first publishes those compiled within this time,
-starting with the small ones. The other policies follow."""
+starting with the small ones, or within the time that the rest of a round takes if that
+is longer. The other policies follow."""
+
+COMPILE_FIRST_SLICE_S = 2.0
+"""The same before the first publication: each round costs a pass over all policies, and
+until it ends the leader obeys no signal."""
 
 FIRST_PUBLICATION_S = 20.0
 """A new leader compiles all policies before it publishes any, because a partial set
@@ -243,6 +248,32 @@ twice."""
 
 COMPILED_KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Total size of the stored compiled policies, because the directory is in memory."""
+
+COMPILE_HELPERS_MAX = 4
+"""Processes that compile the first policies of a leader: more share less."""
+
+COMPILE_HELPERS_FILES_MIN = 200
+"""Below, about a third of a second, processes save no time."""
+
+COMPILE_HELPERS_BATCH_FILES = 100
+"""Files that a helper compiles at once: few enough that all helpers end together."""
+
+COMPILE_HELPERS_BATCH_BYTES = 1024 * 1024
+"""The same for large files."""
+
+COMPILE_HELPERS_BYTES_MAX = 64 * 1024 * 1024
+"""Compiled policies that helpers send, and the largest message: the leader compiles the
+others itself, one by one."""
+
+COMPILE_HELPERS_S = 10.0
+"""The leader waits for its helpers until then, half of FIRST_PUBLICATION_S."""
+
+PARSED_KEPT_STEPS_MAX = 100
+"""Only short expressions recur in many policies; they are parsed once and kept."""
+
+PARSED_KEPT_MAX = 1_000
+"""Parsed expressions that the leader keeps: at most some four megabytes. Then it starts
+over, because the policies of one author could otherwise displace all others'."""
 
 REGEX_CHARACTERS_MAX = 8 * 1024
 """One regular expression: RE2 compiles it in one call, during which no other thread

@@ -33,7 +33,7 @@ from kyverno_mp.expr.template.scan import OPENING, find_variables, query_of
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import ForEachIR, RuleIR, VariableEntryIR
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.records import nested
+from kyverno_mp.values.records import RecordSearch
 
 _CREATE: Final = "CREATE"
 _UPDATE: Final = "UPDATE"
@@ -46,6 +46,9 @@ _ASSERTED: Final = ("admission", "oldObject", "operation", "requestResource")
 """Substrings of names in an assertion's payload that a scan cannot provide."""
 _POSITIVE: Final = frozenset({"Equals", "Equal", "In", "AnyIn", "AllIn"})
 _NEGATIVE: Final = frozenset({"NotEquals", "NotEqual", "NotIn", "AnyNotIn", "AllNotIn"})
+_READING: Final = RecordSearch(
+    Assertion, Condition, ForEachIR, Ident, Lookup, Rescanned, VariableEntryIR
+)
 _ELSE, _ROOT, _REVIEW = range(3)
 """Value at the end of a query: any other value, the whole context, ``request``."""
 
@@ -140,7 +143,7 @@ def _parts(value: Any) -> Iterable[Any]:
     if type(value) is Variable:
         # The variable's other query is used only for deletions.
         return (value.lookup,)
-    return nested(value)
+    return _READING.parts(value)
 
 
 def _check_query(text: str) -> None:

@@ -10,7 +10,7 @@ machine, so a policy is rejected on every machine or on none. Parsers also run f
 requests; then no limit is set, and charging costs one look-up.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heapify, heappop, heappush
@@ -49,6 +49,7 @@ class CompileBudget:
         "_limit",
         "_next",
         "_steps_by_namespace",
+        "earlier",
         "exception_steps",
         "parsed",
         "steps",
@@ -70,6 +71,8 @@ class CompileBudget:
         self.parsed: dict[object, tuple[Any, int]] = {}
         """PERF: what the expressions of the policy were parsed to, and the steps; the
         checks and the compiler parse each of them."""
+        self.earlier: Mapping[object, tuple[Any, int]] = {}
+        """PERF: the same of earlier policies, because many contain the same ones."""
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -217,14 +220,14 @@ def spend(steps: int = 1) -> None:
 
 
 def once(key: object, parse: Callable[[], _Item]) -> _Item:
-    """Return what ``parse`` returns; it runs once for a policy that is being compiled.
+    """Return what ``parse`` returns; it runs once for the policies being compiled.
 
     It is charged each time, so what a policy costs depends on its text alone.
     """
     budget = _CURRENT.get()
     if budget is None:
         return parse()
-    known = budget.parsed.get(key)
+    known = budget.parsed.get(key) or budget.earlier.get(key)
     if known is None:
         before = budget.steps
         parsed = parse()

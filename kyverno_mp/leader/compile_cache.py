@@ -11,7 +11,7 @@ not repeated at every restart.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +47,14 @@ class CompileOutcome(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class Compiled(msgspec.Struct, frozen=True, array_like=True):
+    """An encoded CompileOutcome with the digest of its inputs and its cost."""
+
+    identity: bytes
+    content: bytes
+    steps: int
+
+
 _DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
 
 
@@ -62,6 +70,15 @@ class CompileCache:
         self._before = dict(before or {})
         self._used: dict[bytes, bytes] = {}
         self._bytes = 0
+        self._lent: dict[bytes, Compiled] = {}
+
+    def lend(self, outcomes: Iterable[Compiled]) -> None:
+        """Add outcomes for one use each; the costly ones are kept when used."""
+        self._lent |= {each.identity: each for each in outcomes}
+
+    def end_loan(self) -> None:
+        """Forget the outcomes that nobody used."""
+        self._lent.clear()
 
     def take(self, identity: bytes, generation: int) -> CompileOutcome | None:
         """Return the earlier outcome of the same inputs, None if none is cached.
@@ -69,13 +86,17 @@ class CompileCache:
         ``generation`` is the current document's; the same text can occur again.
         """
         content = self._used.get(identity) or self._before.get(identity)
+        lent = None if content else self._lent.pop(identity, None)
+        if lent is not None:
+            content = lent.content
         if content is None:
             return None
         try:
             outcome = _DECODER.decode(content)
         except UNDECODABLE:
             return None
-        self._use(identity, content)
+        if lent is None or lent.steps >= COMPILED_KEPT_STEPS_MIN:
+            self._use(identity, content)
         if outcome.status is None or outcome.status.generation == generation:
             return outcome
         status = msgspec.structs.replace(outcome.status, generation=generation)

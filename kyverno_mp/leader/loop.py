@@ -21,16 +21,21 @@ from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.data_segments import DataSegments
-from kyverno_mp.leader.documents.in_cel import Modes
-from kyverno_mp.leader.documents.tenant_room import TenantRoom
+from kyverno_mp.leader.documents.outcomes import Helpers
+from kyverno_mp.leader.documents.tenant_room import TenantRoom, linking_processes
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.policy_segments import PolicySegments
 from kyverno_mp.leader.policy_set import PolicySet
-from kyverno_mp.leader.policy_store import PolicyStore
+from kyverno_mp.leader.policy_store import new_store
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
-from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S, PUBLISH_RETRY_S
-from kyverno_mp.queues.pace import Pace
+from kyverno_mp.limits import (
+    COMPILE_FIRST_SLICE_S,
+    COMPILE_SLICE_S,
+    FIRST_PUBLICATION_S,
+    PUBLISH_RETRY_S,
+)
+from kyverno_mp.queues.pace import Pace, Slice
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
@@ -93,12 +98,8 @@ class Leader:
         self._tell, self._lost_now = sources.tell, sources.lost
         self._lost = sources.lost()
         room = TenantRoom.measured(runtime_dir, linking_processes(settings))
-        self._policy_store = PolicyStore(
-            exception_filter(settings),
-            force_ignore=settings.force_failure_policy_ignore,
-            # Only pods with a webhook report that no pool handles a policy.
-            has_background=settings.has_background_pool or not settings.runs_webhook,
-            modes=Modes(settings.evaluation_mode, settings.json_payloads),
+        self._policy_store = new_store(
+            settings,
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT, room.kept),
             room=room,
@@ -112,9 +113,15 @@ class Leader:
         self._unread: tuple[str, ...] = ()
         self._policy_set = PolicySet((), (), (), ())
         self._retry_s = 0.0
+        self._slice = Slice(COMPILE_SLICE_S)
 
     def step(self, *, force: bool = False) -> bool:
-        """Poll once; publish after changes, or if nothing was published yet.
+        """Poll once; publish after changes, or if nothing was published yet."""
+        with self._slice.round():
+            return self._step(force=force)
+
+    def _step(self, *, force: bool) -> bool:
+        """Do one round of the work.
 
         Configuration and cluster data are published first, so that policies written
         together with them can use them.
@@ -126,6 +133,8 @@ class Leader:
         failed = self.unpublished
         is_retry = bool(failed) and started_s >= self._retry_s
         is_first = self._status.generation == 0
+        first_s = COMPILE_FIRST_SLICE_S if is_first else 0.0
+        self._slice.least_s = max(COMPILE_SLICE_S, first_s)
         first = is_first and (is_retry or not failed)
         corrupt = self._publisher.corrupt_segments()
         if corrupt:
@@ -150,7 +159,7 @@ class Leader:
         if changes or first or damaged or self._policy_set.waiting:
             self._policy_set = self._policy_store.update(
                 changes,
-                lambda: time.monotonic() - started_s > COMPILE_SLICE_S,
+                self._slice.is_over,
                 self._lost,
             )
             self._count(self._policy_set)
@@ -174,6 +183,10 @@ class Leader:
         self._folder_problems = problems
         self._report_status(generation)
         return True
+
+    def use_helpers(self, helpers: Helpers) -> None:
+        """Let other processes compile the first policies."""
+        self._policy_store.use_helpers(helpers)
 
     @property
     def has_pending(self) -> bool:
@@ -300,24 +313,13 @@ def _folder_of(path: str) -> Folder | None:
     return Folder(Path(path)) if path else None
 
 
-def exception_filter(settings: Settings) -> Callable[[str], bool]:
-    """Return a predicate: whether PolicyExceptions of a namespace apply."""
-    honoured = settings.exceptions_in
-    return lambda namespace: honoured in ("*", namespace)
-
-
-def linking_processes(settings: Settings) -> int:
-    """Return how many processes of this pod link policies."""
-    pool = min(1, settings.background_workers)
-    return settings.webhook_workers + pool + settings.reports_workers
-
-
 def run(
     settings: Settings,
     runtime_dir: Path,
     sources: Sources | None = None,
     gauges: Callable[[], Mapping[str, int]] = dict,
     count: Callable[[Recorder], None] = lambda _: None,
+    helpers: Helpers | None = None,
 ) -> None:
     """Run the leader until SIGTERM; SIGHUP polls at once and reads all files.
 
@@ -337,6 +339,8 @@ def run(
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
 
     leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
+    if helpers is not None:
+        leader.use_helpers(helpers)
     poll_s = settings.policies_poll_ms / 1000 if sources is None else _CACHE_POLL_S
     pace = Pace()
     if sources is not None:

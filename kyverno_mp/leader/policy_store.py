@@ -1,7 +1,7 @@
 """Maintain the compiled policies: which are in force, which were rejected and why.
 
 Room: leader. Takes: Changes of a source of policies, which leader/stored_document.py
-splits into documents. Gives: PolicySet. Next: leader/loop.py publishes it.
+splits into documents. Gives: PolicySet; new_store. Next: leader/loop.py publishes it.
 May touch: nothing outside its arguments.
 
 An invalid policy affects only itself: its last valid version stays in force. So does
@@ -10,20 +10,21 @@ causes an internal error. A file that does not parse, or is suddenly empty, coun
 partly written: all its policies stay. Only changes are compiled, in time slices.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from kyverno_mp.compiler.unlinked import unlinked
-from kyverno_mp.errors import InputError, PolicyInvalid, Where
+from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
-from kyverno_mp.leader.documents.compiling import clip, compile_document
-from kyverno_mp.leader.documents.in_cel import Modes, compile_cel_document
+from kyverno_mp.leader.compile_cache import CompileCache
+from kyverno_mp.leader.documents.compiling import clip
+from kyverno_mp.leader.documents.in_cel import Modes
 from kyverno_mp.leader.documents.linked_memory import Limited, LinkedMemory
+from kyverno_mp.leader.documents.outcomes import Helpers, Outcomes, refusal_of
 from kyverno_mp.leader.documents.outlined import (
     left_out,
     no_exception,
@@ -43,20 +44,15 @@ from kyverno_mp.leader.status import OVER_SHARE, PolicyStatus
 from kyverno_mp.leader.stored_document import (
     Key,
     StoredDocument,
-    digest_of,
     documents_of,
     policy_key,
-    refuse_unstorable,
 )
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
-from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.values.kubernetes.policy_kinds import OF_AUTHORIZERS, SEGMENT_OF
 
 _STAYS = "; the last valid version stays in force"
-_INTERNAL_ERROR = "leader.defect"
 _KUBERNETES = Modes()
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +93,14 @@ class PolicyStore:
         that of all namespaced policies together.
         """
         self._on_progress = on_progress
-        self._cache = cache or CompileCache()
-        self.compiled_count = 0
-        """Policies compiled so far, including rejected ones."""
         self._allows_exceptions = allows_exceptions
-        self._force_ignore = force_ignore
-        self._has_background = has_background
+        self._outcomes = Outcomes(
+            allows_exceptions,
+            force_ignore=force_ignore,
+            has_background=has_background,
+            on_progress=on_progress,
+            cache=cache or CompileCache(),
+        )
         self._modes = modes
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
@@ -111,6 +109,10 @@ class PolicyStore:
         self._exceptions: dict[Key, AnyException] = {}
         self._exceptions_read: dict[bytes, AnyException] = {}
         self._exceptions_digest: dict[str, bytes] = {}
+
+    def use_helpers(self, helpers: Helpers) -> None:
+        """Let other processes compile the policies of the next update."""
+        self._outcomes.helpers = helpers
 
     def update(
         self,
@@ -128,12 +130,15 @@ class PolicyStore:
         for name in changes.removed:
             self._files.pop(name, None)
             self._file_problems.pop(name, None)
+        self._outcomes.prepare(changes.changed)
         for name, data in changes.changed.items():
             self._read(name, data)
         problems = list(self._file_problems.values())
         policies, exceptions = self._sort(problems)
         self._take_exceptions(exceptions, problems)
         changes_made, waiting = self._compile_due(policies, out_of_time)
+        if not waiting:
+            self._outcomes.end_preparation()
         ordered = sorted(self._entries.items())
         published = {key: (entry.encoded, entry.status) for key, entry in ordered}
         limited = self._memory.limit(published)
@@ -182,7 +187,12 @@ class PolicyStore:
 
     def costly_outcomes(self) -> dict[bytes, bytes]:
         """Return the compilation results that a later policy store can reuse."""
-        return self._cache.used()
+        return self._outcomes.cache.used()
+
+    @property
+    def compiled_count(self) -> int:
+        """Policies compiled so far, including rejected ones."""
+        return self._outcomes.compiled_count
 
     def _read(self, name: str, data: bytes) -> None:
         self._file_problems.pop(name, None)
@@ -244,7 +254,7 @@ class PolicyStore:
                     with bounded(CompileBudget(self._on_progress)):
                         exception = read_exception(document)
             except Exception as error:  # noqa: BLE001 - one document affects only itself
-                refused = _refusal_of(error, key)
+                refused = refusal_of(error, key)
                 problems.append(f"{refused.where}: {clip(refused.message)}")
                 if key in self._exceptions:
                     kept[key] = self._exceptions[key]
@@ -296,27 +306,9 @@ class PolicyStore:
         )
 
     def _build(self, document: StoredDocument) -> _Entry:
-        """Compile one policy, or reuse its earlier outcome.
-
-        Any error, in the policy or in our code, affects only this policy.
-        """
+        """Compile one policy, or reuse its earlier outcome."""
         exceptions_digest = self._exceptions_digest.get(policy_key(document.key), b"")
-        flags = b"%d%d" % (self._force_ignore, self._has_background)
-        identity = digest_of(b"".join((document.digest, exceptions_digest, flags)))
-        outcome = self._cache.take(identity, document.generation)
-        if outcome is None:
-            self.compiled_count += 1
-            budget = CompileBudget(self._on_progress)
-            try:
-                with bounded(budget):
-                    outcome = self._compile(document)
-            except Exception as error:  # noqa: BLE001 - reported in the policy's status
-                refused = _refusal_of(error, document.key)
-                outcome = CompileOutcome(
-                    code=refused.code, message=clip(refused.message)
-                )
-            if outcome.code != _INTERNAL_ERROR:
-                self._cache.keep(identity, outcome, budget.all_steps)
+        outcome = self._outcomes.of(document, exceptions_digest, self._exceptions)
         if outcome.status is None:
             entry = self._refuse(document, outcome.code, outcome.message)
         else:
@@ -326,42 +318,6 @@ class PolicyStore:
             )
             entry = _Entry(document.digest, status, outcome.encoded, document.packed)
         return replace(entry, exceptions_digest=exceptions_digest)
-
-    def _compile(self, document: StoredDocument) -> CompileOutcome:
-        """Compile one policy with the exceptions in force. Raises: InputError."""
-        exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
-        raw = document.raw()
-        refuse_unstorable(raw, document.key)
-        if document.key[0] in SEGMENT_OF:
-            return compile_cel_document(
-                document,
-                raw,
-                self._cel_exceptions(document.key),
-                force_ignore=self._force_ignore,
-                has_background=self._has_background,
-            )
-        return compile_document(
-            document,
-            raw,
-            [one for one in exceptions if isinstance(one, PolicyException)],
-            force_ignore=self._force_ignore,
-            has_background=self._has_background,
-        )
-
-    def _cel_exceptions(self, key: Key) -> list[CelPolicyException]:
-        """Return the exceptions in CEL that may name the policy.
-
-        A namespaced policy can be exempted only from its own namespace, or from the one
-        that the operator has chosen. Other tenants cannot disable it.
-        """
-        namespace = key[1]
-        limited = bool(namespace) and self._allows_exceptions(namespace)
-        return [
-            one
-            for _, one in sorted(self._exceptions.items())
-            if isinstance(one, CelPolicyException)
-            and not (limited and one.metadata.namespace != namespace)
-        ]
 
     def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
         known = self._entries.get(document.key)
@@ -391,10 +347,19 @@ class PolicyStore:
         return _Entry(document.digest, status, known.encoded, known.packed)
 
 
-def _refusal_of(error: Exception, key: Key) -> InputError:
-    """Return why a document is rejected; an internal error is also a reason."""
-    if isinstance(error, InputError):
-        return error
-    _log.error("internal error while reading %s", "/".join(key), exc_info=error)
-    text = f"cannot be read or compiled: {type(error).__name__}"
-    return PolicyInvalid(_INTERNAL_ERROR, text, Where(policy=policy_key(key)))
+def exception_filter(settings: Settings) -> Callable[[str], bool]:
+    """Return a predicate: whether PolicyExceptions of a namespace apply."""
+    honoured = settings.exceptions_in
+    return lambda namespace: honoured in ("*", namespace)
+
+
+def new_store(settings: Settings, **more: Any) -> PolicyStore:
+    """Return a store for these settings; ``more``: further arguments of PolicyStore."""
+    return PolicyStore(
+        exception_filter(settings),
+        force_ignore=settings.force_failure_policy_ignore,
+        # Only pods with a webhook report that no pool handles a policy.
+        has_background=settings.has_background_pool or not settings.runs_webhook,
+        modes=Modes(settings.evaluation_mode, settings.json_payloads),
+        **more,
+    )

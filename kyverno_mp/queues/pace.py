@@ -1,8 +1,8 @@
 """Compute how long to delay a change, so that changes are published in batches.
 
 Room: queues. Takes: times of changes and of the work that they caused. Gives: Pace: how
-long to wait. Next: leader/loop.py, controllers/webhook_config/controller.py. May touch:
-nothing outside its arguments; time is passed in.
+long to wait; Slice: how long a part of the work may take. Next: leader/loop.py,
+controllers/webhook_config/controller.py. May touch: the clock.
 
 A single change does not wait, nor do the first few of a quick series, such as a create
 and a delete. While changes keep arriving, each pause is twice the previous one: a
@@ -11,6 +11,9 @@ waits no longer than the longest pause. A change that follows a pause without ch
 begins a new series, even if it arrives earlier than the longest pause would allow.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,3 +87,42 @@ class Polls:
         """Return the time to the next look, which is taken to find nothing."""
         self._empty += 1
         return _OFTEN_S if self._empty < _RARELY_AFTER else _RARELY_S
+
+
+_SLICE_S_MAX: Final = 5.0
+"""Whoever waits for the end of a round waits no longer for its slice."""
+
+
+class Slice:
+    """The time for one part of each round of work, such as compiling before publishing.
+
+    It is at least as long as the rest of the last round, so half of all time goes to
+    this part however slow the machine is: the number of rounds does not grow with it.
+    """
+
+    def __init__(
+        self, least_s: float, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.least_s = least_s
+        self._monotonic_s = monotonic_s
+        self._rest_s = 0.0
+        self._began_s: float | None = None
+        self._used_s = 0.0
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Do a round of work in the block."""
+        round_began_s = self._monotonic_s()
+        self._began_s, self._used_s = None, 0.0
+        try:
+            yield
+        finally:
+            self._rest_s = self._monotonic_s() - round_began_s - self._used_s
+
+    def is_over(self) -> bool:
+        """Return whether the part must end now; it begins at the first call."""
+        now_s = self._monotonic_s()
+        if self._began_s is None:
+            self._began_s = now_s
+        self._used_s = now_s - self._began_s
+        return self._used_s > max(self.least_s, min(self._rest_s, _SLICE_S_MAX))

@@ -1,7 +1,8 @@
 """Convert JSON to the types of records, safely in several threads.
 
 Room: values. Takes: a type and JSON. Gives: RecordType, which converts to this type;
-field_decoders, which decode its fields one by one; nested, which lists what is in it.
+field_decoders, which decode its fields one by one; RecordSearch, which finds records in
+a record.
 May touch: nothing outside its arguments.
 
 msgspec 0.22 builds what it knows about a type at the first use, and publishes it before
@@ -13,7 +14,15 @@ is imported, where only one thread runs; tests/unit/test_tidy_records.py checks 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import (
+    Any,
+    Final,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -53,34 +62,75 @@ class RecordType(Generic[_T_co]):
         return msgspec.convert(raw, self._type)
 
 
-_SCALARS: Final = frozenset({str, bytes, int, float, bool, type(None)})
+_SCALARS: Final[frozenset[type]] = frozenset({str, bytes, int, float, bool, type(None)})
+
+
+class RecordSearch:
+    """Searches records for those of some types, only where they can be.
+
+    PERF: which fields can contain such a record follows from the declared types, once
+    for each type; most of a compiled policy cannot, and is not visited. A field that is
+    declared as ``Any`` contains JSON, hence no record.
+    """
+
+    def __init__(self, *wanted: type[msgspec.Struct]) -> None:
+        """``wanted``: the types to find; create it at the top level of a module."""
+        self._wanted = frozenset(wanted)
+        self._parts: dict[type, Callable[[Any], Iterable[Any]]] = {
+            tuple: iter,
+            list: iter,
+            dict: dict.values,
+        }
+        self._skipped: set[type] = set(_SCALARS)
+
+    def parts(self, value: Any) -> list[Any]:
+        """Return what a record or container contains directly that may lead to one.
+
+        Cost: linear in the fields and items; nothing below is visited.
+        """
+        kind = type(value)
+        parts = self._parts.get(kind)
+        if parts is None:
+            parts = self._parts[kind] = self._parts_of(kind)
+        skipped = self._skipped
+        return [part for part in parts(value) if part and type(part) not in skipped]
+
+    def _parts_of(self, kind: type) -> Callable[[Any], Iterable[Any]]:
+        if not issubclass(kind, msgspec.Struct):
+            return _nothing
+        names = [
+            name
+            for name, declared in _declared(kind).items()
+            if not self._wanted.isdisjoint(_reached(declared))
+        ]
+        if not names:
+            if kind not in self._wanted:
+                self._skipped.add(kind)
+            return _nothing
+        getter = attrgetter(*names)
+        return getter if len(names) > 1 else lambda value: (getter(value),)
 
 
 @cache
-def _parts_of(kind: Any) -> Callable[[Any], Iterable[Any]]:
-    """Return a function that lists what a value of a type contains."""
-    if issubclass(kind, tuple | list):
-        return iter
-    if issubclass(kind, dict):
-        return dict.values
-    if not issubclass(kind, msgspec.Struct) or not kind.__struct_fields__:
-        return _nothing
-    getter = attrgetter(*kind.__struct_fields__)
-    if len(kind.__struct_fields__) > 1:
-        return getter
-    return lambda value: (getter(value),)
+def _declared(record: type[msgspec.Struct]) -> Mapping[str, Any]:
+    hints = get_type_hints(record)
+    return {name: hints[name] for name in record.__struct_fields__}
+
+
+def _reached(declared: Any) -> set[type]:
+    """Return the types of all records that a value of a declared type can contain."""
+    reached: set[type] = set()
+    waiting = [declared]
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if not isinstance(kind, type) or kind in reached:
+            continue
+        if issubclass(kind, msgspec.Struct):
+            reached.add(kind)
+            waiting += _declared(kind).values()
+    return reached
 
 
 def _nothing(_value: Any) -> Iterable[Any]:
     return ()
-
-
-def nested(value: object) -> list[Any]:
-    """Return the records and containers in a record, a list or a dict.
-
-    PERF: texts, numbers and nulls, which are most of a policy, are left out; a policy
-    is searched for several things while it is compiled.
-    """
-    kind: Any = type(value)
-    parts = _parts_of(kind)(value)
-    return [part for part in parts if type(part) not in _SCALARS]

@@ -66,6 +66,34 @@ def test_killed_leader_publishes_after_its_restart(service: Service) -> None:
     service.wait(lambda: "team" in str(service.review(pod(app="x"))))
 
 
+@pytest.mark.parametrize("victims", ["helpers", "leader"])
+def test_first_policies_are_compiled_by_whoever_lives(
+    tmp_path: Path, victims: str
+) -> None:
+    """A helper that dies takes no policy with it, and none outlives its leader."""
+    (tmp_path / "policies").mkdir()
+    for number in range(300):
+        text = require_label(f"p{number:03}", f"label-{number:03}")
+        write_whole(tmp_path / "policies" / f"{number}.yaml", text)
+    service = Service(tmp_path)
+    with closing(service):
+        first = psutil.Process(service.pids("leader")[0])
+        with contextlib.suppress(psutil.NoSuchProcess):
+            helpers = first.children()
+            for process in helpers if victims == "helpers" else [first]:
+                process.kill()
+        service.wait(service.ready)
+        service.wait(lambda: len(policies_of(service)) == 300)
+        missing = {f"label-{number:03}": "x" for number in range(300)}
+        assert service.review(pod(**missing))["allowed"] is True
+        del missing["label-299"]
+        assert service.review(pod(**missing))["allowed"] is False
+        # Those that ended before, or with their leader, are not listed.
+        service.wait(lambda: not any(map(psutil.Process.is_running, helpers)))
+        leader = psutil.Process(service.pids("leader")[0])
+        service.wait(lambda: not leader.children())
+
+
 def test_policy_takes_effect_in_every_worker(service: Service) -> None:
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(closing(service.connect())) for _ in range(8)]

@@ -15,6 +15,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from kyverno_mp.expr.cel.nodes import Call
 from kyverno_mp.expr.effects import (
     EFFECT_CLUSTER,
@@ -32,9 +34,9 @@ from kyverno_mp.ir.rules import (
     ManifestsIR,
     VerifyImagesIR,
 )
-from kyverno_mp.values.records import nested
+from kyverno_mp.values.records import RecordSearch
 
-_BY_RECORD: Final[Mapping[type, int]] = {
+_BY_RECORD: Final[Mapping[type[msgspec.Struct], int]] = {
     # A ConfigMap without the cache label is fetched from the API server.
     ConfigMapEntryIR: EFFECT_SHARED | EFFECT_CLUSTER,
     GlobalReferenceEntryIR: EFFECT_SHARED,
@@ -45,6 +47,7 @@ _BY_RECORD: Final[Mapping[type, int]] = {
     ManifestsIR: EFFECT_REGISTRY,
     CelParamsIR: EFFECT_CLUSTER,
 }
+_WITH_EFFECTS: Final = RecordSearch(*_BY_RECORD, Function, Call)
 
 
 @cache
@@ -86,5 +89,5 @@ def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> i
             effects |= more.get(value.function, EFFECT_PURE)
         elif kind in _BY_RECORD:
             effects |= _BY_RECORD[kind]
-        waiting += nested(value)
+        waiting += _WITH_EFFECTS.parts(value)
     return effects

@@ -53,6 +53,7 @@ from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
+from kyverno_mp.leader.documents.outcomes import Helpers
 from kyverno_mp.leader.documents.source_room import SourceRoom
 from kyverno_mp.leader.documents.tenant_room import memory_limit
 from kyverno_mp.leader.results.reports import EphemeralPair
@@ -86,8 +87,17 @@ _DEREGISTER_STEP_S: Final = 4.0
 _BELL_S: Final = 1.0
 
 
-def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> None:
-    """Run the leader until SIGTERM; workers serve ``cert`` and ``key``."""
+def run_leader(
+    settings: Settings,
+    runtime_dir: Path,
+    cert: Path,
+    key: Path,
+    helpers: Helpers | None = None,
+) -> None:
+    """Run the leader until SIGTERM; workers serve ``cert`` and ``key``.
+
+    ``helpers`` compile the first policies.
+    """
     threading.excepthook = _end_with
     # Threads inherit the signal mask: only the leader's loop receives signals, except
     # the shutdown request, which has its own thread.
@@ -162,7 +172,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     start_tracing(settings, LEADER)
     leader.start()
     try:
-        loop.run(settings, runtime_dir, sources, leader.gauges, leader.count)
+        loop.run(settings, runtime_dir, sources, leader.gauges, leader.count, helpers)
     finally:
         authors.stop()
         leader.stop()

@@ -1,7 +1,7 @@
 """Share the room of this pod among the namespaces that have policies.
 
 Room: leader. Takes: the size of the runtime folder, the memory limit of the pod. Gives:
-TenantRoom, fair_share. Next: leader/documents/linked_memory.py.
+TenantRoom, fair_share, linking_processes. Next: leader/documents/linked_memory.py.
 May touch: the file system's facts about the runtime folder, files of the kernel with
 the memory limit.
 Source: docs/architecture.md 1 (promise 4).
@@ -24,6 +24,7 @@ from kyverno_mp.limits import (
     TENANTS_MEMORY_DIVISOR,
     TENANTS_PUBLISHED_DIVISOR,
 )
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.room import FolderRoom
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -88,3 +89,9 @@ def fair_share(demands: Iterable[int], total: int) -> float:
             return share
         left -= demand
     return inf
+
+
+def linking_processes(settings: Settings) -> int:
+    """Return how many processes of this pod link policies."""
+    pool = min(1, settings.background_workers)
+    return settings.webhook_workers + pool + settings.reports_workers

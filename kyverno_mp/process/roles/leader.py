@@ -1,21 +1,71 @@
-"""Run the leader of this pod, with or without a cluster.
+"""Run the leader of this pod, with or without a cluster, and its helpers.
 
 Room: process. Takes: Start. Gives: nothing; ends at SIGTERM. Next: leader/loop.py,
-leader/control/run.py, leader/authorizer.py. May touch: this process becomes the leader.
+leader/control/run.py, leader/authorizer.py, leader/compile_helpers.py.
+May touch: this process becomes the leader; fork.
 """
+
+import os
+import signal
+import socket
 
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.authorizer import run_authorizer_leader
+from kyverno_mp.leader.compile_cache import CompileCache
+from kyverno_mp.leader.compile_helpers import CompileHelpers, serve
 from kyverno_mp.leader.control.run import run_leader
+from kyverno_mp.leader.policy_store import PolicyStore, new_store
+from kyverno_mp.limits import COMPILE_HELPERS_MAX
 from kyverno_mp.process.startup.start import Start
+from kyverno_mp.process.supervision.parent_death import die_with_parent
+from kyverno_mp.settings.machine import cores
+from kyverno_mp.settings.settings import Settings
 
 
 def run(start: Start) -> None:
     """Publish snapshots until SIGTERM; the entry point of the leader."""
-    if start.settings.authz_mode:
-        run_authorizer_leader(start.settings, start.runtime_dir)
-    elif start.settings.standalone:
-        loop.run(start.settings, start.runtime_dir)
-    else:
-        assert start.files is not None
-        run_leader(start.settings, start.runtime_dir, start.files.cert, start.files.key)
+    settings, runtime_dir = start.settings, start.runtime_dir
+    if settings.authz_mode:
+        run_authorizer_leader(settings, runtime_dir)
+        return
+    # SAFETY: forked before this process has a thread.
+    helpers = _fork_helpers(settings)
+    try:
+        if settings.standalone:
+            loop.run(settings, runtime_dir, helpers=helpers)
+        else:
+            assert start.files is not None
+            cert, key = start.files.cert, start.files.key
+            run_leader(settings, runtime_dir, cert, key, helpers)
+    finally:
+        helpers.close()
+
+
+def _fork_helpers(settings: Settings) -> CompileHelpers:
+    """Fork a helper for each core; one core alone needs none."""
+    count = min(cores(), COMPILE_HELPERS_MAX)
+    links: list[socket.socket] = []
+    pids: list[int] = []
+    leader = os.getpid()
+    for _ in range(count if count > 1 else 0):
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            for link in (ours, *links):
+                link.close()
+            _run_helper(settings, theirs, leader)
+        theirs.close()
+        links.append(ours)
+        pids.append(pid)
+    return CompileHelpers(links, pids)
+
+
+def _run_helper(settings: Settings, link: socket.socket, leader: int) -> None:
+    def store_of(cache: CompileCache) -> PolicyStore:
+        return new_store(settings, cache=cache)
+
+    try:
+        die_with_parent(leader, signal.SIGKILL)
+        serve(link, store_of)
+    finally:
+        os._exit(0)

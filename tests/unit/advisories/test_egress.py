@@ -3,8 +3,7 @@
 import pytest
 
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.loop import exception_filter
-from kyverno_mp.leader.policy_store import PolicyStore
+from kyverno_mp.leader.policy_store import PolicyStore, exception_filter
 from kyverno_mp.program.ports import ApiRequest, ClusterData, ObjectQuery
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json

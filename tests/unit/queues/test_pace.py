@@ -1,6 +1,6 @@
 """A single change is processed at once; a burst is processed in a few batches."""
 
-from kyverno_mp.queues.pace import Pace
+from kyverno_mp.queues.pace import Pace, Slice
 
 WORK_S = 0.004
 
@@ -65,3 +65,35 @@ def test_long_work_is_not_restarted_immediately() -> None:
     pace.worked(0.0, 1.0)
     pace.worked(1.0, 2.0)
     assert pace.wait_s(2.0) == 1.0
+
+
+def rounds_of(jobs: int, job_s: float, rest_s: float, least_s: float) -> int:
+    """Return the number of rounds: some jobs, then the rest of the work."""
+    now_s = 0.0
+    part = Slice(least_s, lambda: now_s)
+    rounds = 0
+    while jobs > 0:
+        rounds += 1
+        with part.round():
+            while True:
+                now_s += job_s
+                jobs -= 1
+                if jobs == 0 or part.is_over():
+                    break
+            now_s += rest_s
+    return rounds
+
+
+def test_rounds_do_not_multiply_on_a_slow_machine() -> None:
+    """What else a round takes is at most as long as the part, after the first round."""
+    for slower in (1, 10, 100):
+        rest_s = 0.05 * slower
+        rounds = rounds_of(1000, 0.001 * slower, rest_s, 0.25)
+        assert rounds * rest_s <= 1.0 * slower + 2 * rest_s
+
+
+def test_a_part_ends_after_its_time() -> None:
+    # One before the first look at the clock, and eleven.
+    assert rounds_of(100, 0.1, 0.01, 1.05) == 9
+    # What else a round takes counts only up to five seconds.
+    assert rounds_of(100, 1.0, 1000.0, 0.5) > 100 / 8
