@@ -39,21 +39,21 @@ def annotations_of(
     if type(responses) is SharedResponses:
         # PERF: nearly all answers, of few different outcomes.
         key = (annotations_of, amount)
-        known: Annotations | None = responses.derived.get(key)
-        if known is None:
-            known = responses.derived[key] = _annotations(responses, amount)
+        annotations: Annotations | None = responses.derived.get(key)
+        if annotations is None:
+            annotations = responses.derived[key] = _annotations(responses, amount)
     else:
-        known = _annotations(responses, amount)
-    return {**known, "error": code} if code else known
+        annotations = _annotations(responses, amount)
+    return {**annotations, "error": code} if code else annotations
 
 
 def _annotations(responses: Sequence[PolicyResponse], amount: str) -> Annotations:
-    found = {
+    by_name = {
         "policies": _listed(_decisions(responses, amount)),
         "exceptions": _listed(_exceptions(responses)),
     }
-    shown = {name: text for name, text in found.items() if text}
-    return shown or NONE
+    listed = {name: value for name, value in by_name.items() if value}
+    return listed or NONE
 
 
 def _decisions(responses: Iterable[PolicyResponse], amount: str) -> Iterator[str]:
@@ -76,15 +76,15 @@ def _exceptions(responses: Iterable[PolicyResponse]) -> Iterator[str]:
 def _listed(names: Iterable[str]) -> str:
     """Return the names in order, each once, and how many there is no room for."""
     unique = list(dict.fromkeys(names))
-    shown: list[str] = []
-    left = AUDIT_ANNOTATION_CHARACTERS_MAX - _ROOM_FOR_REST
+    listed: list[str] = []
+    characters_left = AUDIT_ANNOTATION_CHARACTERS_MAX - _ROOM_FOR_REST
     for name in unique:
-        left -= len(name) + 2
-        if left < 0:
-            shown.append(f"and {len(unique) - len(shown)} more")
+        characters_left -= len(name) + 2
+        if characters_left < 0:
+            listed.append(f"and {len(unique) - len(listed)} more")
             break
-        shown.append(_printable(name))
-    return ", ".join(shown)
+        listed.append(_printable(name))
+    return ", ".join(listed)
 
 
 def _printable(name: str) -> str:

@@ -44,7 +44,7 @@ TopKind = Callable[[str, str, str], str | None]
 unknown."""
 
 BUILT_IN_KINDS: Final[Mapping[tuple[str, str], str]] = {
-    (one.group, one.plural): one.kind for one in BUILT_IN
+    (built_in.group, built_in.plural): built_in.kind for built_in in BUILT_IN
 }
 """Kinds that every cluster has; a worker in a cluster uses discovery instead."""
 
@@ -200,8 +200,8 @@ def _mapping(holder: dict[str, Json], key: str) -> dict[str, Json]:
     raise _wrong(f"request {key}", "an object")
 
 
-def _wrong(what: str, expected: str) -> RequestInvalid:
-    return RequestInvalid(NOT_JSON, f"{what}: expected {expected}")
+def _wrong(subject: str, expected: str) -> RequestInvalid:
+    return RequestInvalid(NOT_JSON, f"{subject}: expected {expected}")
 
 
 def _check_depth(value: Json) -> None:
@@ -216,7 +216,7 @@ def _check_depth(value: Json) -> None:
 
 
 def _walk_levels(value: Json) -> None:
-    level, left = [value], DEEP_CONTAINERS_MAX
+    level, remaining = [value], DEEP_CONTAINERS_MAX
     for _ in range(JSON_DEPTH_MAX):
         level = [
             child
@@ -226,7 +226,7 @@ def _walk_levels(value: Json) -> None:
         ]
         if not level:
             return
-        left -= len(level)
-        if left < 0:
+        remaining -= len(level)
+        if remaining < 0:
             raise RequestInvalid(TOO_DEEP, "too many of its values are deeply nested")
     raise RequestInvalid(TOO_DEEP, _TOO_DEEP)

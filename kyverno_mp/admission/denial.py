@@ -60,10 +60,10 @@ def verdict_of(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     """
     if type(responses) is not SharedResponses:
         return _verdict(responses)
-    known: AdmissionVerdict | None = responses.derived.get(AdmissionVerdict)
-    if known is None:
-        known = responses.derived[AdmissionVerdict] = _verdict(responses)
-    return known
+    verdict: AdmissionVerdict | None = responses.derived.get(AdmissionVerdict)
+    if verdict is None:
+        verdict = responses.derived[AdmissionVerdict] = _verdict(responses)
+    return verdict
 
 
 def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
@@ -140,11 +140,11 @@ def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     2.6).
     """
     return [
-        f"policy {response.policy.name}.{found.rule}: {found.message}"
+        f"policy {response.policy.name}.{rule_result.rule}: {rule_result.message}"
         for response in responses
-        for found in response.results
-        if found.status in _TOLD
-        or (response.policy.emit_warning and found.status != SKIP)
+        for rule_result in response.results
+        if rule_result.status in _TOLD
+        or (response.policy.emit_warning and rule_result.status != SKIP)
     ]
 
 
@@ -156,8 +156,9 @@ def image_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     2.6).
     """
     return [
-        f"policy {response.policy.name}.{found.rule}: {found.message}"
+        f"policy {response.policy.name}.{rule_result.rule}: {rule_result.message}"
         for response in responses
-        for found in response.results
-        if found.warns or (response.policy.emit_warning and found.status != SKIP)
+        for rule_result in response.results
+        if rule_result.warns
+        or (response.policy.emit_warning and rule_result.status != SKIP)
     ]

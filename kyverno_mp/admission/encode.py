@@ -64,9 +64,9 @@ def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
 
 def _rest(warnings: Sequence[str], annotations: Annotations) -> bytes:
     """Return the end of an answer."""
-    texts = b',"warnings":' + orjson.dumps(list(warnings)) if warnings else b""
-    told = b',"auditAnnotations":' + orjson.dumps(dict(annotations))
-    return texts + (told if annotations else b"") + b"}}"
+    warning_part = b',"warnings":' + orjson.dumps(list(warnings)) if warnings else b""
+    annotation_part = b',"auditAnnotations":' + orjson.dumps(dict(annotations))
+    return warning_part + (annotation_part if annotations else b"") + b"}}"
 
 
 def denied(

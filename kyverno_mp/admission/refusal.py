@@ -25,15 +25,15 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}:,\[\]]|"', re.DOTALL)
 string."""
 
 
-def not_evaluated(code: str, text: str) -> str:
+def not_evaluated(code: str, reason: str) -> str:
     """Return the message for a caller whose request was not evaluated."""
-    return f"kyverno could not evaluate this request ({code}): {text}"
+    return f"kyverno could not evaluate this request ({code}): {reason}"
 
 
-def refusal(body: bytes | bytearray, code: str, text: str) -> bytes | None:
+def refusal(body: bytes | bytearray, code: str, reason: str) -> bytes | None:
     """Return the denial of a review, None if the body is not a review."""
     uid = uid_of(body)
-    return None if uid is None else denied(uid, not_evaluated(code, text))
+    return None if uid is None else denied(uid, not_evaluated(code, reason))
 
 
 def uid_of(body: bytes | bytearray) -> str | None:
@@ -42,19 +42,19 @@ def uid_of(body: bytes | bytearray) -> str | None:
     Cost: bounded by _SCANNED_BYTES_MAX; a uid beyond that many bytes is not found.
     """
     depth = 0
-    text, key = b"", b""
+    string, key = b"", b""
     in_request = False
-    for found in _TOKEN.finditer(body, 0, _SCANNED_BYTES_MAX):
-        token = found[0]
+    for match in _TOKEN.finditer(body, 0, _SCANNED_BYTES_MAX):
+        token = match[0]
         first = token[0]
         if first == 0x22:  # noqa: PLR2004 - a quote
             if len(token) == 1:
                 return None
             if key == b'"uid"' and in_request and depth == 2:  # noqa: PLR2004 - below request
                 return _text(token)
-            text, key = token, b""
+            string, key = token, b""
         elif first == 0x3A:  # noqa: PLR2004 - a colon
-            key = text
+            key = string
         elif first in b"{[":
             depth += 1
             if depth == 2:  # noqa: PLR2004 - below the review
@@ -70,7 +70,7 @@ def uid_of(body: bytes | bytearray) -> str | None:
 
 def _text(token: bytes) -> str | None:
     try:
-        text: str = orjson.loads(token)
+        string: str = orjson.loads(token)
     except orjson.JSONDecodeError:
         return None
-    return text or None
+    return string or None

@@ -59,10 +59,10 @@ class _Record(Generic[T]):
     def read(self) -> dict[str, T]:
         """Return the records by policy. Raises: DependencyError."""
         if self._known is None:
-            found = self._objects.find(_CONFIG_MAPS, self._place)
-            text = ((found or {}).get("data") or {}).get(self._key, "{}")
+            config_map = self._objects.find(_CONFIG_MAPS, self._place)
+            encoded = ((config_map or {}).get("data") or {}).get(self._key, "{}")
             try:
-                self._known = self._decoder.decode(text)
+                self._known = self._decoder.decode(encoded)
             except msgspec.DecodeError:
                 # A record that was damaged by hand must not cause deletions.
                 self._known = {}
@@ -74,17 +74,17 @@ class _Record(Generic[T]):
         Raises: KubeRefused if the records of the policy's tenant take too much space;
         DependencyError, LeaseLost.
         """
-        known = self.read()
-        if known.get(policy) == entry:
+        records = self.read()
+        if records.get(policy) == entry:
             return False
-        changed = {name: one for name, one in known.items() if name != policy}
+        changed = {name: record for name, record in records.items() if name != policy}
         if entry is not None:
             changed[policy] = entry
-        text = _encoded(changed)
-        if len(text) > BACKGROUND_RECORD_BYTES_MAX:
-            _check_share(policy, known, changed)
+        encoded = _encoded(changed)
+        if len(encoded) > BACKGROUND_RECORD_BYTES_MAX:
+            _check_share(policy, records, changed)
         try:
-            self._write(text)
+            self._write(encoded)
         except BaseException:
             # It is unknown whether the write succeeded.
             self._known = None
@@ -92,9 +92,9 @@ class _Record(Generic[T]):
         self._known = changed
         return True
 
-    def _write(self, text: str) -> None:
+    def _write(self, encoded: str) -> None:
         def edit(raw: Json) -> Json:
-            return {**raw, "data": {**(raw.get("data") or {}), self._key: text}}
+            return {**raw, "data": {**(raw.get("data") or {}), self._key: encoded}}
 
         if self._objects.change(_CONFIG_MAPS, self._place, edit) is None:
             namespace, name = self._place
@@ -102,7 +102,7 @@ class _Record(Generic[T]):
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": name, "namespace": namespace},
-                "data": {self._key: text},
+                "data": {self._key: encoded},
             }
             self._objects.create(_CONFIG_MAPS, raw)
 
@@ -171,10 +171,10 @@ class RuleRegister:
         Raises: DependencyError, LeaseLost.
         """
         with self._lock:
-            known = self._record.read().get(policy) or {}
-            if rule in known:
+            rules = self._record.read().get(policy) or {}
+            if rule in rules:
                 return False
-            self._record.replace(policy, {**known, rule: kinds})
+            self._record.replace(policy, {**rules, rule: kinds})
             return True
 
 
@@ -199,14 +199,14 @@ class Entry(msgspec.Struct, frozen=True):
 
     def with_kinds(self, kinds: Iterable[GeneratedKind]) -> "Entry":
         """Return the record with more kinds; written ones are not reset to planned."""
-        found = {one[:2]: one for one in self.kinds}
+        by_kind = {kind[:2]: kind for kind in self.kinds}
         for kind in kinds:
-            known = found.get(kind[:2], kind)
-            found[kind[:2]] = kind._replace(
-                is_cloned=known.is_cloned or kind.is_cloned,
-                is_planned=known.is_planned and kind.is_planned,
+            recorded = by_kind.get(kind[:2], kind)
+            by_kind[kind[:2]] = kind._replace(
+                is_cloned=recorded.is_cloned or kind.is_cloned,
+                is_planned=recorded.is_planned and kind.is_planned,
             )
-        return Entry(self.deletes, tuple(found.values()))
+        return Entry(self.deletes, tuple(by_kind.values()))
 
 
 NOTHING: Final = Entry()
@@ -257,9 +257,9 @@ class KindRegister:
         Raises: DependencyError, LeaseLost.
         """
         with self._lock:
-            known = self._record.read().get(policy)
-            if known is not None:
-                self._record.replace(policy, Entry(deletes, known.kinds))
+            entry = self._record.read().get(policy)
+            if entry is not None:
+                self._record.replace(policy, Entry(deletes, entry.kinds))
 
     def remove(self, policy: str) -> None:
         """Remove a policy's record. Raises: DependencyError, LeaseLost."""
@@ -280,7 +280,7 @@ class KindRegister:
             return False
         with self._lock:
             is_new = self._add(policy, kinds, deletes=deletes)
-            self._writing.update((policy, *one[:2]) for one in kinds)
+            self._writing.update((policy, *kind[:2]) for kind in kinds)
         return is_new
 
     def end(
@@ -313,22 +313,24 @@ class KindRegister:
 
         Raises: DependencyError, LeaseLost.
         """
-        gone = {kind[:2] for kind in kinds}
+        removed = {kind[:2] for kind in kinds}
         with self._lock:
-            known = self._record.read().get(policy)
-            if known is None:
+            entry = self._record.read().get(policy)
+            if entry is None:
                 return
-            kept = tuple(
-                one
-                for one in known.kinds
-                if not (one.is_planned and one[:2] in gone)
-                or self._writing[policy, *one[:2]]
+            remaining = tuple(
+                kind
+                for kind in entry.kinds
+                if not (kind.is_planned and kind[:2] in removed)
+                or self._writing[policy, *kind[:2]]
             )
-            self._record.replace(policy, Entry(known.deletes, kept) if kept else None)
+            self._record.replace(
+                policy, Entry(entry.deletes, remaining) if remaining else None
+            )
 
     def _add(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        known = self._record.read().get(policy)
-        wanted = (known or Entry(deletes)).with_kinds(kinds)
-        return bool(wanted.kinds) and self._record.replace(policy, wanted)
+        entry = self._record.read().get(policy)
+        extended = (entry or Entry(deletes)).with_kinds(kinds)
+        return bool(extended.kinds) and self._record.replace(policy, extended)

@@ -49,10 +49,12 @@ def violations(
     named: dict[str, Json] | None = None,
 ) -> list[str]:
     """Return the messages of the violations. Raises: ExpressionFailed."""
-    return [found.text for found in program.evaluate(payload, Named(named or {}))]
+    return [
+        violation.message for violation in program.evaluate(payload, Named(named or {}))
+    ]
 
 
-def aggregated(texts: Sequence[str]) -> str:
+def aggregated(messages: Sequence[str]) -> str:
     """Join error messages in the format of Kubernetes."""
-    unique = list(dict.fromkeys(texts))
+    unique = list(dict.fromkeys(messages))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"

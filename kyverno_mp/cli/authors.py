@@ -58,36 +58,36 @@ def _row(raw: Json, kinds: Kinds, authors: Authors) -> Row | None:
     namespace = metadata["namespace"]
     author = author_of(metadata.get("annotations"))
     named = author.name if author is not None else ""
-    place = (raw["kind"], namespace, metadata["name"], named)
+    identity = (raw["kind"], namespace, metadata["name"], named)
     try:
         document = decode_policy(raw)
     except InputError as error:
-        return Row(*place, INVALID, error.message)
+        return Row(*identity, INVALID, error.message)
     if document is None:
-        return Row(*place, INVALID, "it cannot be read")
+        return Row(*identity, INVALID, "it cannot be read")
     if not needs_rights(document, kinds):
         return None
     if author is None:
-        return Row(*place, UNKNOWN, "")
+        return Row(*identity, UNKNOWN, "")
     reason = lacking_rights(document, namespace, author, kinds, authors)
-    return Row(*place, LACKS, reason) if reason else None
+    return Row(*identity, LACKS, reason) if reason else None
 
 
 def called(output: str, kubeconfig: str, context: str) -> None:
     """Print the rows; raises CommandFailed if an author lacks a right."""
     with open_cluster(kubeconfig, context) as cluster:
         client = cluster.client
-        found = list(
+        lacking = list(
             rows(client, LiveKinds(lambda: None, client), LivePermissions(client))
         )
     if output == "json":
-        say(json.dumps([one._asdict() for one in found]))
+        say(json.dumps([row._asdict() for row in lacking]))
     else:
-        for one in found:
-            author = f" (author: {one.author})" if one.author else ""
-            text = f"{one.kind} {one.namespace}/{one.name}{author}: {one.state}"
-            say(f"{text}: {one.reason}" if one.reason else text)
-        if not found:
+        for row in lacking:
+            author = f" (author: {row.author})" if row.author else ""
+            line = f"{row.kind} {row.namespace}/{row.name}{author}: {row.state}"
+            say(f"{line}: {row.reason}" if row.reason else line)
+        if not lacking:
             say("every policy that uses permissions has an author who has them")
-    if any(one.state == LACKS for one in found):
+    if any(row.state == LACKS for row in lacking):
         raise CommandFailed("authors lack rights that their policies use")

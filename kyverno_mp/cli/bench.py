@@ -167,39 +167,39 @@ def _of_cluster(options: Options, source: "Source") -> _Input:
     return _Input(compiled.policies, objects, _values(options), data)
 
 
-def _run(options: Options, given: _Input) -> int:
-    rules = [(one, rule) for one in given.policies for rule in one.rules]
+def _run(options: Options, inputs: _Input) -> int:
+    rules = [(policy, rule) for policy in inputs.policies for rule in policy.rules]
     share_s = options.seconds / 3
-    base, _ = _measure((), given, share_s)
-    whole, _ = _measure(given.policies, given, share_s)
-    found = []
+    base, _ = _measure((), inputs, share_s)
+    total, _ = _measure(inputs.policies, inputs, share_s)
+    rule_times = []
     with progress("Measuring", len(rules), "rules") as advance:
         for policy, rule in rules:
             alone = [replace(policy, rules=(rule,))]
-            times, matched = _measure(alone, given, share_s / len(rules))
+            times, matched = _measure(alone, inputs, share_s / len(rules))
             times = times.without(base)
-            found.append(RuleTimes(policy.policy.key, rule.name, matched, times))
+            rule_times.append(RuleTimes(policy.policy.key, rule.name, matched, times))
             advance(1)
-    found.sort(key=lambda one: -one.times.mean_us)
+    rule_times.sort(key=lambda timed: -timed.times.mean_us)
     show = _json if options.output == "json" else _tables
-    sizes = len(given.policies), len(rules), len(given.objects)
-    click.echo(show(*sizes, whole, found, options.top))
+    sizes = len(inputs.policies), len(rules), len(inputs.objects)
+    click.echo(show(*sizes, total, rule_times, options.top))
     return 0
 
 
-def _note(text: str) -> None:
-    click.echo(text, err=True)
+def _note(message: str) -> None:
+    click.echo(message, err=True)
 
 
 def _compiled(paths: Sequence[str]) -> Compiled:
     """Load and compile policies; raises CommandFailed if none can be measured."""
-    found = load_policies(paths)
-    compiled = compile_all(found.documents, found.exceptions)
-    lost = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    policy_set = load_policies(paths)
+    compiled = compile_all(policy_set.documents, policy_set.exceptions)
+    lost = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    for name in found.of_other_kinds:
+    for name in policy_set.of_other_kinds:
         _note(
             f"not measured, bench evaluates only ClusterPolicies and Policies: {name}"
         )
@@ -224,19 +224,19 @@ def _stored(policy_set: PolicySet) -> Compiled:
 
 
 def _measure(
-    policies: Sequence[CompiledPolicy], given: _Input, seconds: float
+    policies: Sequence[CompiledPolicy], inputs: _Input, seconds: float
 ) -> tuple[Times, int]:
     """Return a summary of each object's shortest time, and the number of matches."""
     evaluator = Evaluator(
         policies,
-        values=given.values,
+        values=inputs.values,
         user=None,
-        cluster_data=given.cluster_data,
+        cluster_data=inputs.cluster_data,
         clock=clock(),
         with_messages=False,
     )
-    objects = given.objects
-    matched = sum(_matches(evaluator.apply(one)) for one in objects)
+    objects = inputs.objects
+    matched = sum(_matches(evaluator.apply(raw)) for raw in objects)
     best = _rounds(evaluator, objects, seconds)
     slowest = max(range(len(best)), key=best.__getitem__)
     return (
@@ -265,10 +265,10 @@ def _rounds(
     end_ns = now_ns() + int(seconds * 1e9)
     rounds = 0
     while rounds < _ROUNDS_MIN or now_ns() < end_ns:
-        for position, one in enumerate(objects):
+        for position, raw in enumerate(objects):
             evaluator.forget()
             before = now_ns()
-            evaluator.apply(one)
+            evaluator.apply(raw)
             took = (now_ns() - before) / _NS_PER_US
             best[position] = min(best[position], took)
         rounds += 1
@@ -280,7 +280,7 @@ def _json(
     rules: int,
     objects: int,
     times: Times,
-    found: Sequence[RuleTimes],
+    rule_times: Sequence[RuleTimes],
     top: int,
 ) -> str:
     """Return all results.
@@ -288,9 +288,9 @@ def _json(
     Shape: ``{"policies": 1, "rules": 3, "objects": 2, "set": {"mean_us": 20.1, ...},
     "slowest": [{"policy": "p", "rule": "r", "matched": 2, "times": {...}}]}``.
     """
-    shown = found[:top] if top else found
+    listed = rule_times[:top] if top else rule_times
     facts = {"policies": policies, "rules": rules, "objects": objects}
-    slowest = [asdict(one) for one in shown]
+    slowest = [asdict(timed) for timed in listed]
     return json.dumps({**facts, "set": asdict(times), "slowest": slowest}, indent=2)
 
 
@@ -299,10 +299,10 @@ def _tables(
     rules: int,
     objects: int,
     times: Times,
-    found: Sequence[RuleTimes],
+    rule_times: Sequence[RuleTimes],
     top: int,
 ) -> str:
-    shown = found[:top] if top else found
+    listed = rule_times[:top] if top else rule_times
     lines = [
         (
             f"{counted(policies, 'policy')} with {counted(rules, 'rule')},"
@@ -316,9 +316,13 @@ def _tables(
         "Each rule alone, the slowest first, microseconds per object:",
         f"{'MEAN':>8} {'LONGEST':>8} {'MATCHED':>8}  POLICY/RULE",
     ]
-    for one in shown:
-        numbers = f"{one.times.mean_us:8.0f} {one.times.max_us:8.0f} {one.matched:8d}"
-        lines.append(f"{numbers}  {one.policy}/{one.rule}")
-    if len(shown) < len(found):
-        lines.append(f"... and {len(found) - len(shown)} faster rules (--top 0: all)")
+    for timed in listed:
+        numbers = (
+            f"{timed.times.mean_us:8.0f} {timed.times.max_us:8.0f} {timed.matched:8d}"
+        )
+        lines.append(f"{numbers}  {timed.policy}/{timed.rule}")
+    if len(listed) < len(rule_times):
+        lines.append(
+            f"... and {len(rule_times) - len(listed)} faster rules (--top 0: all)"
+        )
     return "\n".join(lines)

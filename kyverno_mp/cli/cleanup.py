@@ -70,18 +70,18 @@ class _Dependencies:
 @dataclass(frozen=True, slots=True)
 class _Preview:
     policy: CompiledPolicy
-    found: Scan
+    scan: Scan
     now_s: int
 
     @property
     def is_halted(self) -> bool:
         """Return whether the deletion budget would halt the run."""
-        budget, found = self.policy.options.budget, self.found
-        return budget is not None and not budget.allows(found.selected, found.matched)
+        budget, scan = self.policy.options.budget, self.scan
+        return budget is not None and not budget.allows(scan.selected, scan.matched)
 
     def as_json(self) -> Json:
         """Return the record of ``--output json``."""
-        policy, found = self.policy, self.found
+        policy, scan = self.policy, self.scan
         next_s = policy.due_s(policy.stored)
         return {
             "policy": policy.stored.shown,
@@ -91,7 +91,7 @@ class _Preview:
             "dryRun": policy.options.is_dry_run,
             "budget": str(policy.options.budget) if policy.options.budget else None,
             "halted": self.is_halted,
-            "matched": found.matched,
+            "matched": scan.matched,
             "objects": [
                 {
                     "apiVersion": candidate.resource.api_version,
@@ -100,21 +100,21 @@ class _Preview:
                     "name": candidate.key[1],
                     "uid": candidate.uid,
                 }
-                for candidate in found.candidates
+                for candidate in scan.candidates
             ],
-            "problems": [failure.text for failure in found.failures],
+            "problems": [failure.text for failure in scan.failures],
         }
 
     def summary(self) -> str:
         """Return the line below the table."""
         facts = self.as_json()
-        text = (
+        line = (
             f"{facts['policy']}: {len(facts['objects'])} of {facts['matched']} matching"
             f" objects would be deleted; next run: {facts['nextRun'] or 'never'}"
         )
         if self.is_halted:
-            text += f"; the deletion budget of {facts['budget']} would halt it"
-        return text + ("; dry run" if facts["dryRun"] else "")
+            line += f"; the deletion budget of {facts['budget']} would halt it"
+        return line + ("; dry run" if facts["dryRun"] else "")
 
 
 def preview(
@@ -133,9 +133,11 @@ def preview(
         monotonic_s=time.monotonic,
         check_continue=lambda: None,
     )
-    found = [scan(one.plan, Evaluator(one.plan, needs), inputs) for one in compiled]
+    scans = [
+        scan(policy.plan, Evaluator(policy.plan, needs), inputs) for policy in compiled
+    ]
     now_s = int(time.time())
-    return [_Preview(*pair, now_s) for pair in zip(compiled, found, strict=True)]
+    return [_Preview(*pair, now_s) for pair in zip(compiled, scans, strict=True)]
 
 
 def _compiled(
@@ -154,7 +156,7 @@ def _compiled(
 
     needed = any(policy.is_deleting for policy in policies)
     with listed(exceptions.informers if needed else ()):
-        return [compiled(one) for one in policies]
+        return [compiled(policy) for policy in policies]
 
 
 def _dependencies(
@@ -174,11 +176,11 @@ def _filters(cluster: Cluster, namespace: str) -> str:
     """Return the resourceFilters of the cluster, "" if they cannot be read."""
     key = (namespace, _CONFIGURATION)
     try:
-        found = Objects(cluster.client).find(core("configmaps"), key)
+        config_map = Objects(cluster.client).find(core("configmaps"), key)
     except DependencyError as error:
         say(f"resourceFilters are not known: {error.message}", err=True)
         return ""
-    return str(((found or {}).get("data") or {}).get("resourceFilters") or "")
+    return str(((config_map or {}).get("data") or {}).get("resourceFilters") or "")
 
 
 def _stored(resource: Resource, raw: Json, location: str) -> StoredPolicy:
@@ -188,14 +190,14 @@ def _stored(resource: Resource, raw: Json, location: str) -> StoredPolicy:
     if resource.namespaced:
         metadata.setdefault("namespace", "default")
     try:
-        found = stored_policy(
+        policy = stored_policy(
             resource, msgspec.json.encode({**raw, "metadata": metadata})
         )
     except msgspec.DecodeError as error:
         raise CommandFailed(f"{location}: {error}") from error
-    if found is None:
+    if policy is None:
         raise CommandFailed(f"{location}: the policy is being deleted")
-    return found
+    return policy
 
 
 def _time_text(at_s: int) -> str:
@@ -204,13 +206,13 @@ def _time_text(at_s: int) -> str:
 
 def _print_table(previews: Sequence[_Preview]) -> None:
     rows = [
-        (one.policy.stored.shown, each.resource.kind, *each.key)
-        for one in previews
-        for each in one.found.candidates
+        (preview.policy.stored.shown, each.resource.kind, *each.key)
+        for preview in previews
+        for each in preview.scan.candidates
     ]
     print_columns(_HEADERS, rows)
-    for one in previews:
-        click.echo(one.summary())
+    for preview in previews:
+        click.echo(preview.summary())
 
 
 COMMAND: Final = PreviewCommand(
@@ -222,5 +224,5 @@ COMMAND: Final = PreviewCommand(
     preview=preview,
     record=_Preview.as_json,
     show=_print_table,
-    problems=lambda one: [each.text for each in one.found.failures],
+    problems=lambda preview: [each.text for each in preview.scan.failures],
 )

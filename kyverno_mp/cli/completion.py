@@ -25,14 +25,14 @@ def command(shells: tuple[str, ...]) -> None:
     if len(shells) != 1:
         raise CommandFailed(f"accepts 1 arg(s), received {len(shells)}")
     shell = shells[0]
-    found = get_completion_class(shell) if shell in _SHELLS else None
-    if found is None:
-        known = ", ".join(_SHELLS)
+    completion = get_completion_class(shell) if shell in _SHELLS else None
+    if completion is None:
+        names = ", ".join(_SHELLS)
         message = (
-            f'invalid argument "{shell}" for "kyverno-mp completion"; one of: {known}'
+            f'invalid argument "{shell}" for "kyverno-mp completion"; one of: {names}'
         )
         raise CommandFailed(message)
     # Imported late: main imports this module.
     from kyverno_mp.cli.main import cli
 
-    click.echo(found(cli, {}, "kyverno-mp", "_KYVERNO_MP_COMPLETE").source())
+    click.echo(completion(cli, {}, "kyverno-mp", "_KYVERNO_MP_COMPLETE").source())

@@ -19,6 +19,6 @@ def called(folder: Path | None) -> None:
         click.echo("---\n".join(files.values()), nl=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_in_folder(folder / name, text)
+    for name, document in files.items():
+        write_in_folder(folder / name, document)
     click.echo(f"Wrote {len(files)} files to {folder}")

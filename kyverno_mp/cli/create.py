@@ -43,35 +43,35 @@ def _output_option(function: _Command) -> _Command:
     return click.option("-o", "--output", default="", help="File to write.")(function)
 
 
-def _many(*names: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(*names, multiple=True, help=text)
+def _many(*names: str, description: str) -> Callable[[_Command], _Command]:
+    return click.option(*names, multiple=True, help=description)
 
 
 def _write(document: dict[str, Json], output: str) -> None:
     from kyverno_mp.cli.output.yaml_text import dump_plain
 
-    text = dump_plain(document, sort_keys=False)
+    rendered = dump_plain(document, sort_keys=False)
     if not output:
-        click.echo(text, nl=False)
+        click.echo(rendered, nl=False)
         return
-    Path(output).write_text(text, encoding="utf-8")
+    Path(output).write_text(rendered, encoding="utf-8")
 
 
-def _parts(text: str, count: int, form: str) -> list[str]:
+def _parts(argument: str, count: int, form: str) -> list[str]:
     """Split a comma list; raises CommandFailed if it has less than ``count`` parts."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = [part.strip() for part in argument.split(",")]
     if len(parts) < count:
-        raise CommandFailed(f"{text}: expected {form}")
+        raise CommandFailed(f"{argument}: expected {form}")
     return parts
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
+def _pairs(arguments: Sequence[str]) -> dict[str, str]:
     """Parse ``k=v`` strings; raises CommandFailed for any other string."""
     pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
         if not equals or not key:
-            raise CommandFailed(f"{text}: expected key=value")
+            raise CommandFailed(f"{argument}: expected key=value")
         pairs[key.strip()] = value.strip()
     return pairs
 
@@ -80,13 +80,13 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     "create exception", examples=(_EXAMPLE,), help="Writes a PolicyException."
 )
 @click.argument("name")
-@_many("--policy-rules", text="Exempted rules: policy,rule,...")
+@_many("--policy-rules", description="Exempted rules: policy,rule,...")
 @_many(
     "--any",
     "any_of",
-    text="Exempted objects: kind=..,name=..,namespace=..,operation=..",
+    description="Exempted objects: kind=..,name=..,namespace=..,operation=..",
 )
-@_many("--all", "all_of", text="Like --any, but all filters must match.")
+@_many("--all", "all_of", description="Like --any, but all filters must match.")
 @click.option("--namespace", default="default", help="Namespace of the exception.")
 @click.option(
     "-b",
@@ -110,13 +110,13 @@ def exception(  # noqa: PLR0913 - one parameter for each flag
     if not policy_rules:
         raise CommandFailed('required flag(s) "policy-rules" not set')
     targets: list[Json] = []
-    for text in policy_rules:
-        policy, *rules = _parts(text, 2, "policy,rule")
+    for argument in policy_rules:
+        policy, *rules = _parts(argument, 2, "policy,rule")
         targets.append({"policyName": policy, "ruleNames": rules})
     match = {
-        kind: [{"resources": _filter(text)} for text in texts]
-        for kind, texts in (("any", any_of), ("all", all_of))
-        if texts
+        kind: [{"resources": _filter(argument)} for argument in arguments]
+        for kind, arguments in (("any", any_of), ("all", all_of))
+        if arguments
     }
     spec = {"background": background, "match": match, "exceptions": targets}
     _write(
@@ -130,13 +130,13 @@ def exception(  # noqa: PLR0913 - one parameter for each flag
     )
 
 
-def _filter(text: str) -> dict[str, Json]:
+def _filter(argument: str) -> dict[str, Json]:
     resources: dict[str, Json] = {}
-    for part in text.split(","):
+    for part in argument.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in _FILTER_FIELDS:
-            known = ", ".join(_FILTER_FIELDS)
-            raise CommandFailed(f"{part}: expected key=value with one of {known}")
+            fields = ", ".join(_FILTER_FIELDS)
+            raise CommandFailed(f"{part}: expected key=value with one of {fields}")
         resources.setdefault(_FILTER_FIELDS[key], []).append(value)
     return resources
 
@@ -150,8 +150,8 @@ def _filter(text: str) -> dict[str, Json]:
 )
 @click.option("-n", "--name", default="kyverno-metrics", help="Name of the ConfigMap.")
 @click.option("--namespace", default="kyverno", help="Namespace of the ConfigMap.")
-@_many("-i", "--include", text="Namespaces to include.")
-@_many("-e", "--exclude", text="Namespaces to exclude.")
+@_many("-i", "--include", description="Namespaces to include.")
+@_many("-e", "--exclude", description="Namespaces to exclude.")
 @_output_option
 def metrics_config(
     name: str,
@@ -188,16 +188,16 @@ def _listed(values: Sequence[str]) -> list[str]:
     help="Writes a test file in the current schema.",
 )
 @click.option("-n", "--name", default="test-name", help="Name of the test.")
-@_many("-p", "--policy", "policies", text="Policy files.")
-@_many("-r", "--resource", "resources", text="Resource files.")
+@_many("-p", "--policy", "policies", description="Policy files.")
+@_many("-r", "--resource", "resources", description="Resource files.")
 @click.option("-f", "--values", "--values-file", default="", help="Values file.")
 @_many(
     "--pass",
     "passing",
-    text="Results that pass: policy,rule,resource,namespace,kind[,patched].",
+    description="Results that pass: policy,rule,resource,namespace,kind[,patched].",
 )
-@_many("--fail", "failing", text="Results that fail, like --pass.")
-@_many("--skip", "skipping", text="Results that are skipped, like --pass.")
+@_many("--fail", "failing", description="Results that fail, like --pass.")
+@_many("--skip", "skipping", description="Results that are skipped, like --pass.")
 @_output_option
 def test(  # noqa: PLR0913 - one parameter for each flag
     name: str,
@@ -221,16 +221,20 @@ def test(  # noqa: PLR0913 - one parameter for each flag
     if values:
         document["variables"] = values
     document["results"] = [
-        _result(text, word)
-        for texts, word in ((passing, "pass"), (failing, "fail"), (skipping, "skip"))
-        for text in texts
+        _result(argument, word)
+        for arguments, word in (
+            (passing, "pass"),
+            (failing, "fail"),
+            (skipping, "skip"),
+        )
+        for argument in arguments
     ]
     _write(document, output)
 
 
-def _result(text: str, word: str) -> dict[str, Json]:
+def _result(argument: str, word: str) -> dict[str, Json]:
     form = "policy,rule,resource,namespace,kind[,patched]"
-    policy, rule, resource, namespace, kind, *patched = _parts(text, 5, form)
+    policy, rule, resource, namespace, kind, *patched = _parts(argument, 5, form)
     result: dict[str, Json] = {"policy": policy, "rule": rule}
     result["resources"] = [f"{namespace}/{resource}" if namespace else resource]
     result["kind"] = kind
@@ -247,9 +251,9 @@ def _result(text: str, word: str) -> dict[str, Json]:
     help="Writes a user file in the current schema.",
 )
 @click.option("-u", "--username", default="", help="Name of the user.")
-@_many("-r", "--role", "roles", text="Roles, namespace:name.")
-@_many("-c", "--cluster-role", "cluster_roles", text="Cluster roles.")
-@_many("-g", "--group", "groups", text="Groups.")
+@_many("-r", "--role", "roles", description="Roles, namespace:name.")
+@_many("-c", "--cluster-role", "cluster_roles", description="Cluster roles.")
+@_many("-g", "--group", "groups", description="Groups.")
 @_output_option
 def user_info(
     username: str,
@@ -288,14 +292,16 @@ def user_info(
     "-n",
     "--ns-selector",
     "namespaces",
-    text="Labels of a namespace: namespace,label=value,...",
+    description="Labels of a namespace: namespace,label=value,...",
 )
-@_many("-g", "--global", "global_values", text="Values for all policies: key=value.")
-@_many("--rule", "rules", text="Values for a rule: policy,rule,key=value,...")
+@_many(
+    "-g", "--global", "global_values", description="Values for all policies: key=value."
+)
+@_many("--rule", "rules", description="Values for a rule: policy,rule,key=value,...")
 @_many(
     "--resource",
     "resources",
-    text="Values for an object: policy,resource,key=value,...",
+    description="Values for an object: policy,resource,key=value,...",
 )
 @_output_option
 def values(
@@ -314,18 +320,18 @@ def values(
     if global_values:
         document["globalValues"] = _pairs(_listed(global_values))
     policies: dict[str, dict[str, Json]] = {}
-    for field, texts in (("rules", rules), ("resources", resources)):
-        for text in texts:
-            policy, name, *pairs = _parts(text, 3, f"policy,{field[:-1]},key=value")
+    for field, arguments in (("rules", rules), ("resources", resources)):
+        for argument in arguments:
+            policy, name, *pairs = _parts(argument, 3, f"policy,{field[:-1]},key=value")
             entry = {"name": name, "values": _pairs(pairs)}
-            known = policies.setdefault(policy, {"name": policy})
-            known.setdefault(field, []).append(entry)
+            policy_values = policies.setdefault(policy, {"name": policy})
+            policy_values.setdefault(field, []).append(entry)
     if policies:
         document["policies"] = list(policies.values())
     if namespaces:
         selectors: list[Json] = []
-        for text in namespaces:
-            name, *labels = _parts(text, 2, "namespace,label=value")
+        for argument in namespaces:
+            name, *labels = _parts(argument, 2, "namespace,label=value")
             selectors.append({"name": name, "labels": _pairs(labels)})
         document["namespaceSelector"] = selectors
     _write(document, output)
@@ -342,10 +348,10 @@ def values(
     help="Writes a ClusterRole for more permissions of a controller.",
 )
 @click.argument("name")
-@_many("-g", "--api-groups", text="API groups.")
-@_many("--verbs", text="Verbs; all: every verb.")
-@_many("--resources", text="Resources.")
-@_many("--controllers", text="Controllers; by default background-controller.")
+@_many("-g", "--api-groups", description="API groups.")
+@_many("--verbs", description="Verbs; all: every verb.")
+@_many("--resources", description="Resources.")
+@_many("--controllers", description="Controllers; by default background-controller.")
 @_output_option
 def cluster_role(
     name: str,
@@ -356,8 +362,8 @@ def cluster_role(
     output: str,
 ) -> None:
     """Write a ClusterRole; as in upstream, commas do not separate values."""
-    given = {"api-groups": api_groups, "verbs": verbs, "resources": resources}
-    missing = [f'"{flag}"' for flag, values in given.items() if not values]
+    flags = {"api-groups": api_groups, "verbs": verbs, "resources": resources}
+    missing = [f'"{flag}"' for flag, values in flags.items() if not values]
     if missing:
         raise CommandFailed(f"required flag(s) {', '.join(missing)} not set")
     labels = {

@@ -70,13 +70,13 @@ class _Nobody:
     def submit(self, _info: object) -> bool:
         return False
 
-    def count(self, *_of: object) -> None:
+    def count(self, *_arguments: object) -> None:
         """Discard the count."""
 
-    def hold(self, *_of: object) -> None:
+    def hold(self, *_arguments: object) -> None:
         """Discard the value."""
 
-    def observe(self, *_of: object) -> None:
+    def observe(self, *_arguments: object) -> None:
         """Discard the observation."""
 
 
@@ -92,10 +92,10 @@ def preview(
     needed = any(isinstance(policy, StoredPolicy) for policy in policies)
     with listed(generating.policies.exceptions if needed else ()):
         return [
-            generating.preview(generating.policies.ready(one))
-            if isinstance(one, StoredPolicy)
-            else of_rules.preview(one)
-            for one in policies
+            generating.preview(generating.policies.ready(policy))
+            if isinstance(policy, StoredPolicy)
+            else of_rules.preview(policy)
+            for policy in policies
         ]
 
 
@@ -184,15 +184,15 @@ def _read(
     return ready if ready is not None and ready.generates else None
 
 
-def _as_json(one: Preview) -> Json:
+def _as_json(preview: Preview) -> Json:
     """Return the record of ``--output json``."""
-    stored = one.stored
+    stored = preview.stored
     return {
         "policy": stored.name,
         "kind": stored.kind,
-        "changes": [_change_as_json(each) for each in one.planned],
-        "unchanged": one.unchanged,
-        "problems": one.problems,
+        "changes": [_change_as_json(each) for each in preview.planned],
+        "unchanged": preview.unchanged,
+        "problems": preview.problems,
     }
 
 
@@ -215,19 +215,19 @@ def _change_as_json(planned: Planned) -> Json:
     }
 
 
-def _shown(one: Planned, raw: Json, when: str) -> Json:
+def _shown(planned: Planned, raw: Json, when: str) -> Json:
     """Return the object with a Secret's values redacted.
 
     Values that would change are marked as changed.
     """
-    if one.resource.kind != "Secret" or one.resource.group:
+    if planned.resource.kind != "Secret" or planned.resource.group:
         return raw
-    made = dict(raw)
+    redacted = dict(raw)
     for part in _SECRET:
         values = raw.get(part)
         if isinstance(values, dict):
-            made[part] = {key: _hidden(one, part, key, when) for key in values}
-    return made
+            redacted[part] = {key: _hidden(planned, part, key, when) for key in values}
+    return redacted
 
 
 def _hidden(planned: Planned, part: str, key: str, when: str) -> str:
@@ -240,7 +240,7 @@ def _hidden(planned: Planned, part: str, key: str, when: str) -> str:
 
 def _diff(planned: Planned) -> Iterator[str]:
     """Yield the lines of a unified diff."""
-    place = "/".join(
+    path = "/".join(
         filter(None, (planned.resource.kind, planned.namespace, planned.name))
     )
     now, then = (
@@ -248,42 +248,45 @@ def _diff(planned: Planned) -> Iterator[str]:
         for raw, when in ((planned.before, "before"), (planned.after, "after"))
     )
     yield from difflib.unified_diff(
-        now, then, fromfile=f"{place} (now)", tofile=f"{place} (then)", lineterm=""
+        now, then, fromfile=f"{path} (now)", tofile=f"{path} (then)", lineterm=""
     )
 
 
 def _print_table(previews: Sequence[Preview]) -> None:
     rows = [
         (
-            *(each.action, one.stored.name, each.rule),
+            *(each.action, preview.stored.name, each.rule),
             *(each.resource.kind, each.namespace or "-", each.name),
             each.trigger.shown if each.trigger is not None else "-",
         )
-        for one in previews
-        for each in one.planned
+        for preview in previews
+        for each in preview.planned
     ]
     print_columns(_HEADERS, rows)
-    for one in previews:
-        for each in one.planned:
+    for preview in previews:
+        for each in preview.planned:
             if each.action == UPDATE:
                 click.echo("\n".join(["", *_diff(each)]))
-    for one in previews:
-        click.echo(_summary(one))
+    for preview in previews:
+        click.echo(_summary(preview))
 
 
-def _summary(one: Preview) -> str:
-    actions = [each.action for each in one.planned]
+def _summary(preview: Preview) -> str:
+    actions = [each.action for each in preview.planned]
     counts = (f"{actions.count(name)} to {name}" for name in _ACTIONS)
-    return f"{one.stored.name}: {', '.join(counts)}, {one.unchanged} unchanged" + _when(
-        one
+    return (
+        f"{preview.stored.name}: {', '.join(counts)}, {preview.unchanged} unchanged"
+        + _when(preview)
     )
 
 
-def _when(one: Preview) -> str:
+def _when(preview: Preview) -> str:
     """Return a note on objects that are created only when their triggers change."""
-    if not one.later or not any(each.action == "create" for each in one.planned):
+    if not preview.later or not any(
+        each.action == "create" for each in preview.planned
+    ):
         return ""
-    return f"; created when each trigger changes, by {', '.join(one.later)}"
+    return f"; created when each trigger changes, by {', '.join(preview.later)}"
 
 
 COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
@@ -295,5 +298,5 @@ COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCom
     preview=preview,
     record=_as_json,
     show=_print_table,
-    problems=lambda one: one.problems,
+    problems=lambda preview: preview.problems,
 )

@@ -21,16 +21,16 @@ from kyverno_mp.cli.output.screen import say
 def command(context: click.Context, names: tuple[str, ...]) -> None:
     """Print the help page of the named command."""
     above = context.find_root()
-    found: click.Command | None = above.command
+    command: click.Command | None = above.command
     for name in names:
-        if not isinstance(found, click.Group):
+        if not isinstance(command, click.Group):
             # KYVERNO: arguments after a command without sub-commands are ignored.
             break
-        found = found.get_command(above, name)
-        if found is None:
+        command = command.get_command(above, name)
+        if command is None:
             # KYVERNO: an unknown topic is reported, but the exit code is 0.
             say(f"Unknown help topic `{' '.join(names)}`", err=True)
             click.echo(context.find_root().get_help(), err=True)
             return
-        above = click.Context(found, info_name=name, parent=above)
+        above = click.Context(command, info_name=name, parent=above)
     click.echo(above.get_help())

@@ -121,10 +121,13 @@ def _move(raw: Json) -> tuple[str, str]:
         return "", _NO_COUNTERPART
     if type(raw.get("metadata")) is not dict:
         return "", "it is not valid: metadata is no object"
-    found = rewrite(raw)
-    if found.document is not None:
-        return ", ".join(str(one["kind"]) for one in found.documents), ""
-    return "", found.reason or f"{counted(len(found.differences), 'request')} differ"
+    rewritten = rewrite(raw)
+    if rewritten.document is not None:
+        return ", ".join(str(document["kind"]) for document in rewritten.documents), ""
+    return (
+        "",
+        rewritten.reason or f"{counted(len(rewritten.differences), 'request')} differ",
+    )
 
 
 def _version_of(raw: Json, metadata: Json) -> str:
@@ -145,8 +148,10 @@ def _gradual(metadata: Json) -> Iterator[str]:
     """Yield the use of annotations that Kyverno ignores: it enforces fully."""
     annotations = metadata.get("annotations")
     if type(annotations) is dict:
-        texts = {key: text for key, text in annotations.items() if type(text) is str}
-        if rollout_of(texts) is not None:
+        strings = {
+            key: value for key, value in annotations.items() if type(value) is str
+        }
+        if rollout_of(strings) is not None:
             yield GRADUAL
 
 
@@ -169,8 +174,8 @@ def _uses_of(value: dict[str, Json]) -> Iterator[str]:
         bodies = value.get(name)
         for body in bodies if type(bodies) is list else [bodies]:
             if type(body) is dict:
-                found = [key for key in body if key not in _PLAIN]
-                yield from (f"{name}.{key}" for key in found) if found else (name,)
+                keys = [key for key in body if key not in _PLAIN]
+                yield from (f"{name}.{key}" for key in keys) if keys else (name,)
     entries = value.get("context")
     for entry in entries if type(entries) is list else ():
         if type(entry) is dict:
@@ -218,25 +223,25 @@ def called(
     else:
         say_empty(paths)
         objects = list(_from_files(paths))
-    found: list[Row] = []
+    inventory: list[Row] = []
     with progress("inventory", len(objects), "policies") as bar:
         for row in rows(objects, tries=not quick):
-            found.append(row)
+            inventory.append(row)
             bar(1)
         bar.hide()
-    found.sort(key=lambda row: (row.kind, row.namespace, row.name))
+    inventory.sort(key=lambda row: (row.kind, row.namespace, row.name))
     if output == "json":
-        click.echo(json.dumps([_shown(row) for row in found], indent=2))
+        click.echo(json.dumps([_shown(row) for row in inventory], indent=2))
     elif output == "markdown":
-        click.echo("\n".join(_markdown(found)))
+        click.echo("\n".join(_markdown(inventory)))
     else:
-        _print(found)
+        _print(inventory)
 
 
 def _shown(row: Row) -> dict[str, Json]:
     names = {"moves_to": "movesTo", "why_not": "whyNot"}
-    shown = {names.get(key, key): value for key, value in row._asdict().items()}
-    return {**shown, "uses": list(row.uses)}
+    fields = {names.get(key, key): value for key, value in row._asdict().items()}
+    return {**fields, "uses": list(row.uses)}
 
 
 _HEADERS: Final = ("kind", "version", "policy", "rules", "uses", "moves to")
@@ -250,29 +255,29 @@ def _cells(row: Row) -> tuple[str, ...]:
     return tuple(map(one_line, cells))
 
 
-def _summary(found: list[Row]) -> str:
-    moved = sum(bool(row.moves_to) for row in found)
-    gradual = sum(GRADUAL in row.uses for row in found)
+def _summary(inventory: list[Row]) -> str:
+    moved = sum(bool(row.moves_to) for row in inventory)
+    gradual = sum(GRADUAL in row.uses for row in inventory)
     note = _ENFORCED.format(counted(gradual, "policy")) if gradual else ""
-    return f"{counted(len(found), 'object')}, of which {moved} move. {_PLAN}{note}"
+    return f"{counted(len(inventory), 'object')}, of which {moved} move. {_PLAN}{note}"
 
 
-def _markdown(found: list[Row]) -> Iterator[str]:
+def _markdown(inventory: list[Row]) -> Iterator[str]:
     yield "| " + " | ".join(_HEADERS) + " |"
     yield "|" + "---|" * len(_HEADERS)
-    for row in found:
+    for row in inventory:
         cells = (cell.replace("|", "\\|") for cell in _cells(row))
         yield "| " + " | ".join(cells) + " |"
     yield ""
-    yield _summary(found)
+    yield _summary(inventory)
 
 
-def _print(found: list[Row]) -> None:
-    if found:
+def _print(inventory: list[Row]) -> None:
+    if inventory:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in _HEADERS:
             table.add_column(name, overflow="fold")
-        for row in found:
+        for row in inventory:
             table.add_row(*_cells(row))
         Console().print(table, markup=False, highlight=False)
-    say(_summary(found))
+    say(_summary(inventory))

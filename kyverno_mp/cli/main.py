@@ -262,10 +262,10 @@ def _typed(param: click.Parameter | None, arguments: Sequence[str]) -> str:
 
 
 def _located(error: Error) -> str:
-    where = str(error.where)
+    position = str(error.where)
     return (
-        f"{error.message} ({where}) [{error.code}]"
-        if where
+        f"{error.message} ({position}) [{error.code}]"
+        if position
         else (f"{error.message} [{error.code}]")
     )
 

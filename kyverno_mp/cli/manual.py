@@ -40,8 +40,8 @@ def _lines(
     yield from _paragraphs(command.help or "")
     records = [p.get_help_record(context) for p in command.get_params(context)]
     yield ".SH OPTIONS"
-    for flags, text in filter(None, records):
-        yield from (".TP", f".B {_line(flags)}", _line(text))
+    for flags, description in filter(None, records):
+        yield from (".TP", f".B {_line(flags)}", _line(description))
     if isinstance(command, Command | Group):
         yield from _epilog(command, path[0])
     if related:
@@ -62,18 +62,18 @@ def _epilog(command: Command | Group, program: str) -> Iterator[str]:
         yield from (".TP", f".B {code}", _line(meaning))
 
 
-def _paragraphs(text: str) -> Iterator[str]:
-    for paragraph in text.replace("\b", "").strip().split("\n\n"):
+def _paragraphs(prose: str) -> Iterator[str]:
+    for paragraph in prose.replace("\b", "").strip().split("\n\n"):
         yield ".PP"
         yield _line(" ".join(paragraph.split()))
 
 
-def _plain(text: str) -> str:
+def _plain(string: str) -> str:
     """Return text without characters that groff would read as its own."""
-    return text.replace("\\", "\\e").replace("-", "\\-")
+    return string.replace("\\", "\\e").replace("-", "\\-")
 
 
-def _line(text: str) -> str:
+def _line(string: str) -> str:
     """Return a line of text, which never begins a request."""
-    line = _plain(text.replace("\n", " "))
+    line = _plain(string.replace("\n", " "))
     return f"\\&{line}" if line[:1] in (".", "'") else line

@@ -99,20 +99,20 @@ class _Writer:
             )
 
     def _write(self, raw: msgspec.Raw) -> None:
-        found = msgspec.json.decode(raw)
+        document = msgspec.json.decode(raw)
         resource = self._resource
-        found["apiVersion"], found["kind"] = resource.api_version, resource.kind
+        document["apiVersion"], document["kind"] = resource.api_version, resource.kind
         try:
-            self._objects.replace(resource, found)
+            self._objects.replace(resource, document)
         except (KubeConflict, KubeNotFound):
             # K8S: another client has written the object (in the storage version) or
             # deleted it.
             return
         except KubeRefused as error:
             self._failed += 1
-            namespace, name = key_of(found)
-            place = f"{namespace}/{name}" if namespace else name
-            say(f"not written: {place}: {error.message}", err=True)
+            namespace, name = key_of(document)
+            path = f"{namespace}/{name}" if namespace else name
+            say(f"not written: {path}: {error.message}", err=True)
 
 
 def _set_stored_version(objects: Objects, name: str, version: str) -> None:

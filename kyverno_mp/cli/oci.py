@@ -58,8 +58,8 @@ def push(source: str, image: str, client: Client) -> None:
         _print(f"Adding {kind} [{policy.metadata.name}]")
         layers.append((raw, _yaml_of(raw)))
     _print(f"Uploading [{reference.name}]...")
-    for _, text in layers:
-        client.push_blob(reference, text, soon_ns())
+    for _, data in layers:
+        client.push_blob(reference, data, soon_ns())
     config = _json_of(_config(layers))
     client.push_blob(reference, config, soon_ns())
     manifest = {
@@ -68,14 +68,14 @@ def push(source: str, image: str, client: Client) -> None:
         "config": _descriptor(_CONFIG_TYPE, config),
         "layers": [
             {
-                **_descriptor(_LAYER_TYPE, text),
+                **_descriptor(_LAYER_TYPE, data),
                 "annotations": {
                     f"{_ANNOTATION}apiVersion": raw["apiVersion"],
                     f"{_ANNOTATION}kind": raw["kind"],
                     f"{_ANNOTATION}name": raw["metadata"]["name"],
                 },
             }
-            for raw, text in layers
+            for raw, data in layers
         ],
     }
     client.push_manifest(reference, _json_of(manifest), OCI_MANIFEST, soon_ns())
@@ -91,12 +91,12 @@ def pull(folder: Path, image: str, client: Client) -> None:
         raise CommandFailed(f"dir '{folder}' must be a directory")
     reference = _reference(image)
     _print(f"Downloading policies from an image [{reference.name}]...")
-    found = read_image(client, reference, soon_ns())
-    wanted = [layer for layer in _layers(found.manifest) if _is_policy_layer(layer)]
-    if len(wanted) > REGISTRY_LAYERS_MAX:
+    stored = read_image(client, reference, soon_ns())
+    layers = [layer for layer in _layers(stored.manifest) if _is_policy_layer(layer)]
+    if len(layers) > REGISTRY_LAYERS_MAX:
         raise CommandFailed(f"{reference.name}: more than {REGISTRY_LAYERS_MAX} layers")
     folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-    for layer in wanted:
+    for layer in layers:
         digest = descriptor_digest(layer, reference)
         data = client.blob(reference, digest, soon_ns())
         for raw in _policies_in(data, f"{reference.place}@{digest}"):
@@ -114,7 +114,7 @@ def _reference(image: str) -> Reference:
 
 def _read(source: str) -> _Sources:
     """Return all Kyverno policies; report and skip other documents."""
-    found: _Sources = []
+    checked: _Sources = []
     try:
         for data, file in sources(source):
             for document in load(data, file=file):
@@ -126,12 +126,12 @@ def _read(source: str) -> _Sources:
                     continue
                 policy = decode(raw, file=file)
                 assert isinstance(policy, ClusterPolicy | Policy)
-                found.append((policy, raw))
+                checked.append((policy, raw))
     except (InputError, OSError) as error:
         raise CommandFailed(
             f"unable to read policy file or directory {source} ({error})"
         ) from error
-    return found
+    return checked
 
 
 def _is_policy(raw: Json) -> bool:
@@ -148,7 +148,7 @@ def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:
         "history": [{"created": _NO_TIME} for _ in layers],
         "os": "",
         "rootfs": {
-            "diff_ids": [digest_of(text) for _, text in layers],
+            "diff_ids": [digest_of(data) for _, data in layers],
             "type": "layers",
         },
     }
@@ -167,21 +167,23 @@ def _is_policy_layer(layer: Json) -> bool:
     return type(layer) is dict and layer.get("mediaType") == _LAYER_TYPE
 
 
-def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
+def _policies_in(data: bytes, location: str) -> list[dict[str, Json]]:
     """Return the policies of a layer; raises CommandFailed for anything else."""
     try:
-        policies = [document.raw for document in load(data, file=where)]
+        policies = [document.raw for document in load(data, file=location)]
         for raw in policies:
             if type(raw) is not dict or not _is_policy(raw):
-                raise CommandFailed(f"unmarshaling layer blob: {where}: not a policy")
-            policy = decode(raw, file=where)
+                raise CommandFailed(
+                    f"unmarshaling layer blob: {location}: not a policy"
+                )
+            policy = decode(raw, file=location)
             assert isinstance(policy, ClusterPolicy | Policy)
             name = policy.metadata.name
             # SAFETY: the name is untrusted and becomes a file name.
             if not name or name.startswith(".") or not _NAME.issuperset(name):
                 raise CommandFailed(
-                    f"unmarshaling layer blob: {where}: {name!r} is not a valid policy"
-                    " name"
+                    f"unmarshaling layer blob: {location}: {name!r} is not a valid"
+                    " policy name"
                 )
     except InputError as error:
         raise CommandFailed(f"unmarshaling layer blob: {error.message}") from error
@@ -202,8 +204,8 @@ def _json_of(value: Json) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _print(text: str) -> None:
-    say(text, err=True)
+def _print(message: str) -> None:
+    say(message, err=True)
 
 
 def push_called(source: str, image: str, *, insecure: bool) -> None:

@@ -29,8 +29,8 @@ _FACTS = {field.name: facts_of(field) for field in dataclasses.fields(Settings)}
 
 def _option(flag: str, name: str) -> click.Option:
     """Return a flag that overrides one setting, with the setting's description."""
-    text = f"{_FACTS[name].doc} ({variable(name)})"
-    return click.Option([flag, name], default=None, help=text)
+    description = f"{_FACTS[name].doc} ({variable(name)})"
+    return click.Option([flag, name], default=None, help=description)
 
 
 class _Serve(Group):
@@ -43,32 +43,34 @@ class _Serve(Group):
         """Store upstream's flags in the context; reject unknown flags."""
         if args[:1] and args[0] in self.commands:
             return super().parse_args(ctx, args)
-        known = {name for param in self.get_params(ctx) for name in param.opts}
-        ours, theirs = _split(args)
-        for argument in ours:
+        flags = {name for param in self.get_params(ctx) for name in param.opts}
+        own_arguments, upstream_flags = _split(args)
+        for argument in own_arguments:
             name = argument.partition("=")[0]
-            if name.startswith("-") and name not in known:
-                raise click.UsageError(_unknown(name, known))
-        ctx.meta[_UPSTREAM] = theirs
-        return super().parse_args(ctx, ours)
+            if name.startswith("-") and name not in flags:
+                raise click.UsageError(_unknown(name, flags))
+        ctx.meta[_UPSTREAM] = upstream_flags
+        return super().parse_args(ctx, own_arguments)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Return our arguments and upstream's flags with their values."""
-    ours: list[str] = []
-    theirs: list[tuple[str, str]] = []
+    own_arguments: list[str] = []
+    upstream_flags: list[tuple[str, str]] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
         dashes = len(name) - len(name.lstrip("-"))
         flag = FLAG_OF.get(name[dashes:]) if dashes in (1, 2) else None
         if flag is None:
-            ours.append(argument)
+            own_arguments.append(argument)
         elif equals:
-            theirs.append((flag.name, value))
+            upstream_flags.append((flag.name, value))
         else:
-            theirs.append((flag.name, "true" if flag.is_bool else _next(rest, name)))
-    return ours, theirs
+            upstream_flags.append(
+                (flag.name, "true" if flag.is_bool else _next(rest, name))
+            )
+    return own_arguments, upstream_flags
 
 
 def _next(rest: Iterator[str], name: str) -> str:
@@ -78,28 +80,28 @@ def _next(rest: Iterator[str], name: str) -> str:
     return value
 
 
-def _unknown(name: str, known: set[str]) -> str:
-    names = [*sorted(known), *(f"--{flag}" for flag in FLAG_OF)]
+def _unknown(name: str, flags: set[str]) -> str:
+    names = [*sorted(flags), *(f"--{flag}" for flag in FLAG_OF)]
     return f"no such flag: {name}; the nearest is {nearest(name, names)}"
 
 
-def _as_written(given: Mapping[str, str]) -> dict[str, str]:
+def _as_written(values: Mapping[str, str]) -> dict[str, str]:
     flags = {param.name: param.opts[0] for param in command.params}
-    return {name: f"{flags[name]}={value}" for name, value in given.items()}
+    return {name: f"{flags[name]}={value}" for name, value in values.items()}
 
 
 def _serve(**overrides: str | None) -> int:
     if click.get_current_context().invoked_subcommand is not None:
         return 0
     env = environment()
-    theirs = translate(click.get_current_context().meta[_UPSTREAM])
-    if theirs.problems:
-        raise SettingInvalid("settings.invalid", "\n  ".join(theirs.problems))
-    for warning in theirs.warnings:
+    upstream = translate(click.get_current_context().meta[_UPSTREAM])
+    if upstream.problems:
+        raise SettingInvalid("settings.invalid", "\n  ".join(upstream.problems))
+    for warning in upstream.warnings:
         say(f"Warning: {warning}", err=True)
-    ours = {name: value for name, value in overrides.items() if value is not None}
-    sources = {**theirs.sources, **_as_written(ours)}
-    settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)
+    chosen = {name: value for name, value in overrides.items() if value is not None}
+    sources = {**upstream.sources, **_as_written(chosen)}
+    settings = resolve(read(env, {**upstream.overrides, **chosen}, sources), env)
     # Imported late: it imports the compiler, the engine and the web server.
     from kyverno_mp.process.serve import serve
 

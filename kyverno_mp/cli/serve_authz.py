@@ -60,19 +60,19 @@ def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
     for name, reason in REFUSED.items():
         if flags.get(name) not in (None, (), "false"):
             raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
-    found = {
+    settings = {
         setting: str(flags[name])
         for name, setting in _SETTING_OF.items()
         if flags.get(name) is not None
     }
     if flags.get("allow_empty"):
-        found["allow_empty"] = "true"
+        settings["allow_empty"] = "true"
     sources = [*flags["policies"], *map(_path_of, flags["external_policy_source"])]
     if sources:
-        found["authz_sources"] = ",".join(sources)
+        settings["authz_sources"] = ",".join(sources)
     address = _address_of(flags)
     if address:
-        found["webhook_host"], found["webhook_port"] = _split(*address)
+        settings["webhook_host"], settings["webhook_port"] = _split(*address)
     probes = {
         flags[name] for name in ("probes_address", "metrics_address") if flags[name]
     }
@@ -82,21 +82,25 @@ def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
             " give both the same value"
         )
     for probe in probes:
-        found["health_host"], found["health_port"] = _split("--probes-address", probe)
-    return found
+        settings["health_host"], settings["health_port"] = _split(
+            "--probes-address", probe
+        )
+    return settings
 
 
 def _address_of(flags: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the flag with the address to serve, and its value."""
     if flags["grpc_network"] not in (None, "tcp"):
         raise click.UsageError(f"--grpc-network: {NETWORK}")
-    own, other = "--server-address", "--grpc-address"
+    address_flag, foreign_flag = "--server-address", "--grpc-address"
     if flags["mode"] == "envoy":
-        own, other = other, own
-    if flags[_name_of(other)] is not None:
-        raise click.UsageError(f"{other}: not of --mode {flags['mode']}; give {own}")
-    value = flags[_name_of(own)]
-    return None if value is None else (own, value)
+        address_flag, foreign_flag = foreign_flag, address_flag
+    if flags[_name_of(foreign_flag)] is not None:
+        raise click.UsageError(
+            f"{foreign_flag}: not of --mode {flags['mode']}; give {address_flag}"
+        )
+    value = flags[_name_of(address_flag)]
+    return None if value is None else (address_flag, value)
 
 
 def _name_of(flag: str) -> str:
@@ -157,14 +161,18 @@ def _standalone(flags: Mapping[str, Any], env: Mapping[str, str]) -> str:
     return "false"
 
 
-def _text(names: Sequence[str], text: str, **more: Any) -> click.Option:
-    return click.Option(list(names), default=None, help=text, **more)
+def _text(names: Sequence[str], description: str, **more: Any) -> click.Option:
+    return click.Option(list(names), default=None, help=description, **more)
 
 
-def _switch(name: str, text: str) -> click.Option:
+def _switch(name: str, description: str) -> click.Option:
     """Return a switch in the syntax of Go: with ``=false``, or without a value."""
     return _text(
-        [name], text, type=click.Choice(_SWITCHES), is_flag=False, flag_value="true"
+        [name],
+        description,
+        type=click.Choice(_SWITCHES),
+        is_flag=False,
+        flag_value="true",
     )
 
 

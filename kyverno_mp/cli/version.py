@@ -18,18 +18,18 @@ _UNKNOWN = "---"
 
 
 def _run(output: str) -> None:
-    found = {
+    facts = {
         "version": __version__,
         "time": _UNKNOWN,
         "gitCommitId": _UNKNOWN,
         "kyvernoVersion": UPSTREAM_VERSION,
     }
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(facts, indent=2))
     elif output == "yaml":
         from kyverno_mp.cli.output.yaml_text import dump_plain
 
-        click.echo(dump_plain(found), nl=False)
+        click.echo(dump_plain(facts), nl=False)
     elif output:
         supported = "(supported formats: json, yaml)"
         raise CommandFailed(f"invalid output format: {output} {supported}")

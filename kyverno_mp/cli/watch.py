@@ -42,14 +42,14 @@ def watch(
     code = 0
     try:
         while True:
-            seen = state_of(watched)
+            state = state_of(watched)
             code = _guarded(run)
             sys.stdout.flush()
             rounds -= 1
             if rounds == 0:
                 return code
             say("watching for changes ...", err=True)
-            while state_of(watched) == seen:
+            while state_of(watched) == state:
                 time.sleep(pause_s)
     except KeyboardInterrupt:
         return code

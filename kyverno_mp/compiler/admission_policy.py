@@ -89,9 +89,9 @@ def compile_admission_policy(
 def _mutation(mutation: Mutation, environment: Environment) -> MutationIR:
     is_json_patch = mutation.patch_type == "JSONPatch"
     body = mutation.json_patch if is_json_patch else mutation.apply_configuration
-    wanted = OPERATIONS if is_json_patch else CONFIGURATION
-    text = "" if body is None else body.expression
-    return MutationIR(compile_text(text, environment, wanted)[0], is_json_patch)
+    expected = OPERATIONS if is_json_patch else CONFIGURATION
+    expression = "" if body is None else body.expression
+    return MutationIR(compile_text(expression, environment, expected)[0], is_json_patch)
 
 
 def _is_bound(document: AdmissionPolicy, binding: AdmissionBinding) -> bool:

@@ -98,26 +98,28 @@ def _exempted(
 
     named = named_rules(exceptions, known_as, rules)
     try:
-        found = compile_exceptions(named, unusable)
+        by_rule = compile_exceptions(named, unusable)
     except ExceptionInvalid as invalid:
         name = rules[invalid.rule].name
         raise _invalid(document, name, invalid.error) from invalid.error
     return [
-        msgspec.structs.replace(rule, exceptions=found.get(number, ()))
+        msgspec.structs.replace(rule, exceptions=by_rule.get(number, ()))
         for number, rule in enumerate(rules)
     ]
 
 
 def _invalid(document: AnyPolicy, rule: str, error: ExpressionInvalid) -> PolicyInvalid:
     """Add the policy, the original rule, the field and the column to the error."""
-    named = [one.name for one in document.spec.rules]
+    named = [named_rule.name for named_rule in document.spec.rules]
     bare = rule.removeprefix("autogen-cronjob-").removeprefix("autogen-")
     written = rule if rule in named else bare
     path = f"spec.rules[{named.index(written)}]" if written in named else "spec.rules"
     if error.where.path:
         path = f"{path}.{error.where.path.removeprefix('.')}"
-    where = Where(policy=document.key, rule=rule, path=path, column=error.where.column)
-    return PolicyInvalid(error.code, error.message, where)
+    location = Where(
+        policy=document.key, rule=rule, path=path, column=error.where.column
+    )
+    return PolicyInvalid(error.code, error.message, location)
 
 
 def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
@@ -129,8 +131,8 @@ def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
     validating = [
         each for each in rules_of_kinds(document) if "validate" in each.rule.types()
     ]
-    others = [r for r in expand(document) if "validate" not in r.types()]
-    return [*validating, *map(RuleOfKinds, others)]
+    other_rules = [r for r in expand(document) if "validate" not in r.types()]
+    return [*validating, *map(RuleOfKinds, other_rules)]
 
 
 def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
@@ -212,8 +214,8 @@ def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
             else _action(body.failure_action, body.failure_action_overrides)
         ),
         report_properties=tuple(
-            (key, parse_document(text))
-            for key, text in sorted(rule.report_properties.items())
+            (key, parse_document(template))
+            for key, template in sorted(rule.report_properties.items())
         ),
         unsupported=lacking,
         skip_background_requests=rule.skip_background_requests,
@@ -233,20 +235,20 @@ def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
 
 
 def _match_conditions(
-    given: Sequence[NamedExpression],
+    conditions: Sequence[NamedExpression],
 ) -> tuple[NamedExpressionIR, ...]:
-    if not given:
+    if not conditions:
         return ()
     from kyverno_mp.compiler.rules.cel import build_match_conditions
 
-    return build_match_conditions(given)
+    return build_match_conditions(conditions)
 
 
 def _cel_preconditions(
-    given: Sequence[NamedExpression], cel: CEL | None
+    preconditions: Sequence[NamedExpression], cel: CEL | None
 ) -> tuple[NamedExpressionIR, ...]:
-    if not given:
+    if not preconditions:
         return ()
     from kyverno_mp.compiler.rules.cel import build_cel_preconditions
 
-    return build_cel_preconditions(given, cel)
+    return build_cel_preconditions(preconditions, cel)

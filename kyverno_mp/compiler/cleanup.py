@@ -45,5 +45,5 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
         )
     except ExpressionInvalid as error:
         key = f"{namespace}/{name}" if namespace else name
-        where = Where(policy=key, path=error.where.path or "spec")
-        raise PolicyInvalid(error.code, error.message, where) from error
+        location = Where(policy=key, path=error.where.path or "spec")
+        raise PolicyInvalid(error.code, error.message, location) from error

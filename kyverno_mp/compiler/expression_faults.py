@@ -27,8 +27,8 @@ _PLACE: Final = re.compile(
 
 def condition_errors(policy: AnyPolicy) -> list[str]:
     """Return why match conditions do not compile, with cel-go's messages."""
-    found = [condition.expression.error for condition in _conditions(policy)]
-    return [error for error in found if error]
+    errors = [condition.expression.error for condition in _conditions(policy)]
+    return [error for error in errors if error]
 
 
 def condition_faults(policy: AnyPolicy) -> list[Problem]:
@@ -54,12 +54,12 @@ def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
 def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
     """Yield the errors in the CEL, foreach lists and assertion trees of the rules."""
     for index, rule in enumerate(policy.spec.rules):
-        place = f"spec.rules[{index}]"
-        yield from _cel_faults(rule, place)
+        rule_path = f"spec.rules[{index}]"
+        yield from _cel_faults(rule, rule_path)
         yield from check_lists(rule, index)
         tree = rule.validate.assertion if rule.validate is not None else None
         if tree is not None:
-            yield from _tree_faults(tree, f"{place}.validate.assert", rule.name)
+            yield from _tree_faults(tree, f"{rule_path}.validate.assert", rule.name)
 
 
 def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
@@ -76,7 +76,7 @@ def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
         yield from _fault(mutation.expression, path)
 
 
-def _cel_faults(rule: Rule, place: str) -> Iterator[Problem]:
+def _cel_faults(rule: Rule, rule_path: str) -> Iterator[Problem]:
     cel = rule.validate.cel if rule.validate is not None else None
     if cel is None and not rule.cel_preconditions:
         return
@@ -84,30 +84,35 @@ def _cel_faults(rule: Rule, place: str) -> Iterator[Problem]:
 
     if cel is not None:
         compiled = build_cel(cel, "")
-        path = f"{place}.validate.cel"
+        path = f"{rule_path}.validate.cel"
         yield from _of_named(compiled.variables, f"{path}.variables", rule.name)
         yield from _of_validations(
             compiled.validations, f"{path}.expressions", rule.name
         )
     if rule.cel_preconditions:
         conditions = build_cel_preconditions(rule.cel_preconditions, cel)
-        yield from _of_named(conditions, f"{place}.celPreconditions", rule.name)
+        yield from _of_named(conditions, f"{rule_path}.celPreconditions", rule.name)
 
 
 def _of_named(
-    given: Sequence[NamedExpressionIR], path: str, rule: str = "", upstream: str = ""
+    conditions: Sequence[NamedExpressionIR],
+    path: str,
+    rule: str = "",
+    upstream: str = "",
 ) -> Iterator[Problem]:
-    for index, one in enumerate(given):
-        yield from _fault(one.expression, f"{path}[{index}].expression", rule, upstream)
+    for index, condition in enumerate(conditions):
+        yield from _fault(
+            condition.expression, f"{path}[{index}].expression", rule, upstream
+        )
 
 
 def _of_validations(
-    given: Sequence[CelValidationIR], path: str, rule: str = ""
+    validations: Sequence[CelValidationIR], path: str, rule: str = ""
 ) -> Iterator[Problem]:
-    for index, one in enumerate(given):
-        yield from _fault(one.expression, f"{path}[{index}].expression", rule)
-        if one.message_expression is not None:
-            message = one.message_expression
+    for index, validation in enumerate(validations):
+        yield from _fault(validation.expression, f"{path}[{index}].expression", rule)
+        if validation.message_expression is not None:
+            message = validation.message_expression
             yield from _fault(message, f"{path}[{index}].messageExpression", rule)
 
 
@@ -134,9 +139,9 @@ def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:
     """Yield the errors in the keys and strings of an assertion tree."""
     if type(tree) is dict:
         for key, item in tree.items():
-            place = f"{path}.{key}"
-            yield from _query_fault(str(key), place, rule)
-            yield from _tree_faults(item, place, rule)
+            subpath = f"{path}.{key}"
+            yield from _query_fault(str(key), subpath, rule)
+            yield from _tree_faults(item, subpath, rule)
     elif type(tree) is list:
         for index, item in enumerate(tree):
             yield from _tree_faults(item, f"{path}[{index}]", rule)
@@ -144,11 +149,11 @@ def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:
         yield from _query_fault(tree, path, rule)
 
 
-def _query_fault(text: str, path: str, rule: str) -> Iterator[Problem]:
+def _query_fault(source: str, path: str, rule: str) -> Iterator[Problem]:
     from kyverno_mp.expr.assertion.parse import parse_expression
     from kyverno_mp.expr.jmespath.parse import parse
 
-    expression = parse_expression(text)
+    expression = parse_expression(source)
     if expression is None or not expression.computed:
         return
     try:

@@ -80,9 +80,9 @@ def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
     that is not valid Unicode) or the policy has too many rules.
     """
     policy = compiled.policy
-    where = Where(policy=policy.key)
+    location = Where(policy=policy.key)
     if len(compiled.rules) > RULES_PER_POLICY_MAX:
-        raise PolicyInvalid("compiler.rules", "policy has too many rules", where)
+        raise PolicyInvalid("compiler.rules", "policy has too many rules", location)
     encode = msgspec.msgpack.Encoder().encode
     try:
         return EncodedPolicy(
@@ -96,16 +96,16 @@ def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
             ),
         )
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-        raise PolicyInvalid("compiler.encode", str(error), where) from error
+        raise PolicyInvalid("compiler.encode", str(error), location) from error
 
 
 def index_rule(policy: PolicyIR, rule: RuleIR) -> tuple[IndexEntryIR, ...]:
     """Return the keys of one rule; a rule that can never match has none."""
     gate = gate_namespace(PolicyHeadIR(policy.kind, policy.name, policy.namespace))
-    found = _match_entries(rule.match, gate)
-    if found and rule.exclude is not None:
-        found += _exclude_entries(rule.exclude)
-    return tuple(dict.fromkeys(found))
+    entries = _match_entries(rule.match, gate)
+    if entries and rule.exclude is not None:
+        entries += _exclude_entries(rule.exclude)
+    return tuple(dict.fromkeys(entries))
 
 
 def _match_entries(match: MatchIR, gate: str) -> list[IndexEntryIR]:
@@ -169,17 +169,17 @@ def _subject_values(subjects: tuple[SubjectIR, ...]) -> _Values:
     values: _Values = ()
     for subject in subjects:
         if subject.kind == "User":
-            found = _text_values(BY_USER, (subject.name,))
+            subject_values = _text_values(BY_USER, (subject.name,))
         elif subject.kind == "Group":
-            found = _text_values(BY_GROUP, (subject.name,))
+            subject_values = _text_values(BY_GROUP, (subject.name,))
         elif subject.kind == "ServiceAccount":
             name = f"system:serviceaccount:{subject.namespace}:{subject.name}"
-            found = _text_values(BY_USER, (name,))
+            subject_values = _text_values(BY_USER, (name,))
         else:
             continue
-        if not found:
+        if not subject_values:
             return ()
-        values += found
+        values += subject_values
     return values
 
 
@@ -197,12 +197,12 @@ def _exclude_entries(exclude: MatchIR) -> list[IndexEntryIR]:
         values = _only_criterion(record)
         keys = _kind_operations(record)
         if values and len(keys) * len(values) <= INDEX_KEYS_PER_FILTER_MAX:
-            entries += _expand(keys, [(d + EXCLUDING, text) for d, text in values])
+            entries += _expand(keys, [(d + EXCLUDING, value) for d, value in values])
     return entries
 
 
 def _only_criterion(record: FilterIR) -> _Values:
-    given = [
+    presence = [
         bool(criterion)
         for criterion in (
             record.namespaces,
@@ -214,16 +214,16 @@ def _only_criterion(record: FilterIR) -> _Values:
     ]
     if (
         record == FilterIR()
-        or sum(given) > 1
+        or sum(presence) > 1
         or (record.name and record.names)
         or record.annotations
         or record.selector is not None
         or record.namespace_selector is not None
     ):
         return ()
-    if not any(given):
+    if not any(presence):
         return _NO_CRITERION
-    values = _criteria(record)[given.index(True)]
+    values = _criteria(record)[presence.index(True)]
     return () if _has_prefix(values) else values
 
 

@@ -56,14 +56,14 @@ def exception_sizes(
     Raises: OverflowError, UnicodeEncodeError, RecursionError if one cannot be stored.
     """
     weighed: dict[int, int] = {}
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for exception in exceptions:
         size = weighed.get(id(exception))
         if size is None:
             record = msgspec.msgpack.decode(msgspec.msgpack.encode(exception))
             size = weighed[id(exception)] = _size_of(record)
-        found[exception.key] = found.get(exception.key, 0) + size
-    return tuple(sorted(found.items()))
+        sizes[exception.key] = sizes.get(exception.key, 0) + size
+    return tuple(sorted(sizes.items()))
 
 
 def exceptions_over_budget(
@@ -127,8 +127,8 @@ def _size_of(record: Any) -> int:
     return size
 
 
-def _text_size(text: str) -> int:
-    size = _PER_CHARACTER * len(text)
-    if "*" in text or "?" in text:
-        size += _PER_STAR * text.count("*") + _PER_QUESTION_MARK * text.count("?")
+def _text_size(string: str) -> int:
+    size = _PER_CHARACTER * len(string)
+    if "*" in string or "?" in string:
+        size += _PER_STAR * string.count("*") + _PER_QUESTION_MARK * string.count("?")
     return size

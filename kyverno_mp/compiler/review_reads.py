@@ -74,23 +74,33 @@ def reads_review(rule: RuleIR) -> bool:
 
 
 def _limits_to_review(block: MatchIR, *, matching: bool) -> bool:
-    return any(_names_review(one, matching=matching) for one in block.filters)
+    return any(
+        _names_review(resource_filter, matching=matching)
+        for resource_filter in block.filters
+    )
 
 
-def _names_review(one: FilterIR, *, matching: bool) -> bool:
+def _names_review(resource_filter: FilterIR, *, matching: bool) -> bool:
     """Return whether a filter can have different results in a scan and in a review.
 
     A scan can reproduce the results of a rule that matches only CREATE, but not those
     of a rule that matches only UPDATE or excludes only CREATE.
     """
-    if one.subjects or one.roles or one.cluster_roles:
+    if (
+        resource_filter.subjects
+        or resource_filter.roles
+        or resource_filter.cluster_roles
+    ):
         return True
-    if matching and any(kind.subresource for kind in one.kinds):
+    if matching and any(kind.subresource for kind in resource_filter.kinds):
         # Scans do not read subresources.
         return True
-    if not one.operations:
+    if not resource_filter.operations:
         return False
-    creates, updates = _CREATE in one.operations, _UPDATE in one.operations
+    creates, updates = (
+        _CREATE in resource_filter.operations,
+        _UPDATE in resource_filter.operations,
+    )
     return updates and not creates if matching else creates and not updates
 
 
@@ -146,23 +156,23 @@ def _parts(value: Any) -> Iterable[Any]:
     return _READING.parts(value)
 
 
-def _check_query(text: str) -> None:
+def _check_query(query: str) -> None:
     try:
-        node = parse(text)
+        node = parse(query)
     except ExpressionInvalid:
         # An invalid query fails in a scan, too.
         return
     _end(_reached(node, _ROOT))
 
 
-def _check_text(text: str) -> None:
+def _check_text(string: str) -> None:
     """Check a string whose variables are found at run time."""
-    found = find_variables(text)
-    if len(found) != text.count(OPENING):
+    variables = find_variables(string)
+    if len(variables) != string.count(OPENING):
         # A query around a nested variable is known only at run time.
         raise _ReadsReview
-    for one in found:
-        query, _ = query_of(one.variable)
+    for variable in variables:
+        query, _ = query_of(variable.variable)
         if query != "@":
             _check_query(query)
 
@@ -205,8 +215,8 @@ def _children(node: Any) -> Iterator[Any]:
         if isinstance(value, msgspec.Struct):
             yield value
         elif isinstance(value, tuple):
-            for one in value:
-                yield one[1] if isinstance(one, tuple) else one
+            for child in value:
+                yield child[1] if isinstance(child, tuple) else child
 
 
 def _named(name: str, at: int) -> int:

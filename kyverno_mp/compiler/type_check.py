@@ -75,36 +75,39 @@ def type_warnings(policy: AnyPolicy, view: ClusterView) -> list[TypeWarning]:
     if not kinds:
         return []
     parameter = _parameter(cel)
-    wanted = kinds if parameter is None else [*kinds, parameter]
-    asked = dict.fromkeys((kind.group, kind.version) for kind in wanted)
-    known = view.schemas.schemas(asked)
-    found: list[TypeWarning] = []
-    left = TYPE_CHECK_TEXT_CHARACTERS_MAX
+    checked_kinds = kinds if parameter is None else [*kinds, parameter]
+    group_versions = dict.fromkeys((kind.group, kind.version) for kind in checked_kinds)
+    schemas = view.schemas.schemas(group_versions)
+    located_warnings: list[TypeWarning] = []
+    characters_left = TYPE_CHECK_TEXT_CHARACTERS_MAX
     try:
-        environments = list(_environments(cel, kinds, parameter, known))
-        for place, text in _expressions(cel):
-            warnings = (_warning(kind, text, one) for kind, one in environments)
+        environments = list(_environments(cel, kinds, parameter, schemas))
+        for path, expression in _expressions(cel):
+            warnings = (
+                _warning(kind, expression, environment)
+                for kind, environment in environments
+            )
             lines = "\n".join(filter(None, warnings))
             if lines:
-                found.append(TypeWarning(place, lines.replace("\n", ";")))
-                left -= len(lines)
-            if left < 0:
+                located_warnings.append(TypeWarning(path, lines.replace("\n", ";")))
+                characters_left -= len(lines)
+            if characters_left < 0:
                 break
     except (BudgetExceeded, RecursionError):
-        return found
-    return found
+        return located_warnings
+    return located_warnings
 
 
 def _expressions(cel: CEL) -> Iterator[tuple[str, str]]:
-    for index, one in enumerate(cel.expressions):
-        yield f"{_PLACE}[{index}].expression", one.expression
-        if one.message_expression:
-            yield f"{_PLACE}[{index}].messageExpression", one.message_expression
+    for index, validation in enumerate(cel.expressions):
+        yield f"{_PLACE}[{index}].expression", validation.expression
+        if validation.message_expression:
+            yield f"{_PLACE}[{index}].messageExpression", validation.message_expression
 
 
-def _warning(kind: _Kind, text: str, environment: Environment) -> str:
+def _warning(kind: _Kind, source: str, environment: Environment) -> str:
     try:
-        compile_expression(text, environment)
+        compile_expression(source, environment)
     except ExpressionInvalid as error:
         return f"{kind}: {error.message}\n"
     return ""
@@ -136,10 +139,10 @@ def _environments(
         yield kind, environment
 
 
-def _type_of_variable(text: str, environment: Environment) -> Type:
+def _type_of_variable(source: str, environment: Environment) -> Type:
     """Return the variable's type in later expressions; dyn after an error."""
     try:
-        return declared(compile_expression(text, environment)[1])
+        return declared(compile_expression(source, environment)[1])
     except ExpressionInvalid:
         return types.DYN
 
@@ -147,9 +150,13 @@ def _type_of_variable(text: str, environment: Environment) -> Type:
 def _declare(
     schemas: SchemaRecords, kind: _Kind, known_schemas: KnownSchemas
 ) -> Type | None:
-    given = known_schemas.get((kind.group, kind.version))
-    name = name_of(given, *kind) if given is not None else ""
-    return schemas.declare(given, name, kind.name) if given and name else None
+    group_schemas = known_schemas.get((kind.group, kind.version))
+    name = name_of(group_schemas, *kind) if group_schemas is not None else ""
+    return (
+        schemas.declare(group_schemas, name, kind.name)
+        if group_schemas and name
+        else None
+    )
 
 
 class _Records:
@@ -168,11 +175,11 @@ class _Records:
 
 
 def _parameter(cel: CEL) -> _Kind | None:
-    given = cel.param_kind
-    if given is None or given.api_version.count("/") > 1:
+    param_kind = cel.param_kind
+    if param_kind is None or param_kind.api_version.count("/") > 1:
         return None
-    group, _, version = given.api_version.rpartition("/")
-    return _Kind(group, version, given.kind)
+    group, _, version = param_kind.api_version.rpartition("/")
+    return _Kind(group, version, param_kind.kind)
 
 
 def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
@@ -183,31 +190,31 @@ def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
     """
     resources: dict[tuple[str, str], dict[str, None]] = {}
     filters = (*match.any, *match.all)
-    for given in (match.resources, *(one.resources for one in filters)):
-        for text in given.kinds:
-            selector = parse_kind(text)
-            if text == "*" or selector.subresource:
+    for block in (match.resources, *(entry.resources for entry in filters)):
+        for written in block.kinds:
+            selector = parse_kind(written)
+            if written == "*" or selector.subresource:
                 continue
-            for one in kinds.find(selector):
-                place = (one.resource.group, one.resource.version)
-                resources.setdefault(place, {})[one.resource.plural] = None
-    found: set[_Kind] = set()
-    for place, plurals in resources.items():
+            for resolved in kinds.find(selector):
+                group_version = (resolved.resource.group, resolved.resource.version)
+                resources.setdefault(group_version, {})[resolved.resource.plural] = None
+    checked_kinds: set[_Kind] = set()
+    for group_version, plurals in resources.items():
         count = 0
         for plural in sorted(plurals):
-            for kind in _kinds_of(kinds, *place, plural):
-                found.add(kind)
+            for kind in _kinds_of(kinds, *group_version, plural):
+                checked_kinds.add(kind)
                 count += 1
                 if count == TYPE_CHECK_KINDS_MAX:
-                    return sorted(found)
-    return sorted(found)
+                    return sorted(checked_kinds)
+    return sorted(checked_kinds)
 
 
 def _kinds_of(kinds: Kinds, group: str, version: str, plural: str) -> Iterable[_Kind]:
     """K8S: the mapper treats the core group as any group; other groups match, too."""
-    for one in kinds.find(KindSelector(group or "*", version, "*", "")):
-        if one.resource.plural == plural:
-            yield _Kind(one.resource.group, version, one.resource.kind)
+    for resolved in kinds.find(KindSelector(group or "*", version, "*", "")):
+        if resolved.resource.plural == plural:
+            yield _Kind(resolved.resource.group, version, resolved.resource.kind)
 
 
 def _checked(policy: AnyPolicy) -> CEL | None:

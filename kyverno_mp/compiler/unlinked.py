@@ -55,9 +55,9 @@ _ANYTHING: Final = ConstraintsIR()
 _NO_IMAGE: Final = (ImageReferenceIR(glob="none"),)
 
 
-def _failing_with(text: str) -> Expression:
-    """Return an expression whose error names the missing key ``text``."""
-    return Expression("", Call("_[_]", None, (MapLit(()), Const("string", text))))
+def _failing_with(key: str) -> Expression:
+    """Return an expression whose error names the missing key ``key``."""
+    return Expression("", Call("_[_]", None, (MapLit(()), Const("string", key))))
 
 
 _FAILING: Final = _failing_with(f"{_WHAT} is not evaluated")
@@ -85,14 +85,14 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
     if not rules:
         return None
     policy = msgspec.structs.replace(policy, match_conditions=())
-    found = encode_policy(CompiledPolicy(policy, tuple(rules)))
-    if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
-        return found
+    stub = encode_policy(CompiledPolicy(policy, tuple(rules)))
+    if linked_bytes(stub) <= UNLINKED_POLICY_BYTES_MAX:
+        return stub
     for is_wide in (False, True):
-        found = _merged(policy, rules, is_wide=is_wide)
-        if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
+        stub = _merged(policy, rules, is_wide=is_wide)
+        if linked_bytes(stub) <= UNLINKED_POLICY_BYTES_MAX:
             break
-    return found
+    return stub
 
 
 def unlinked_namespace(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
@@ -137,8 +137,8 @@ def is_missed(encoded: EncodedPolicy, kind: str) -> bool:
     """
     if kind in MUTATING_POLICY.names:
         content = part_of(memoryview(encoded.content), 0)
-        found = _MUTATING.decode(content)
-        return not found.mutates_existing
+        mutating = _MUTATING.decode(content)
+        return not mutating.mutates_existing
     if kind in _CEL_KINDS:
         return True
     if encoded.is_cel:
@@ -162,22 +162,24 @@ def without_exceptions(
     parts = [bytes(part_of(content, number)) for number in range(count_of(content))]
     for number in range(first, len(parts)):
         record: Any = decoder.decode(parts[number])
-        kept = tuple(
+        remaining = tuple(
             exception for exception in record.exceptions if exception.key not in dropped
         )
-        if len(kept) < len(record.exceptions):
-            record = msgspec.structs.replace(record, exceptions=kept)
+        if len(remaining) < len(record.exceptions):
+            record = msgspec.structs.replace(record, exceptions=remaining)
             parts[number] = msgspec.msgpack.encode(record)
     return msgspec.structs.replace(
         encoded,
         content=pack_parts(parts),
-        exceptions=tuple(one for one in encoded.exceptions if one[0] not in dropped),
+        exceptions=tuple(
+            exception for exception in encoded.exceptions if exception[0] not in dropped
+        ),
     )
 
 
-def failing_on_payloads(policy: PolicyIR, text: str) -> EncodedPolicy:
+def failing_on_payloads(policy: PolicyIR, message: str) -> EncodedPolicy:
     """Return a policy in evaluation mode JSON that is an error of every payload."""
-    failing = (CelValidationIR(_failing_with(text)),)
+    failing = (CelValidationIR(_failing_with(message)),)
     if policy.kind in IMAGE_VALIDATING_POLICY.names:
         images = ImageBodyIR("", None, (), _NO_IMAGE, (), (), (), (), failing)
         return encode_cel_policy(
@@ -283,7 +285,7 @@ def _failing(rule: RuleIR) -> Iterator[RuleIR]:
 
 
 def _validating(content: memoryview) -> EncodedPolicy:
-    found = _VALIDATING.decode(content)
+    policy_ir = _VALIDATING.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
     def body(validating_body: ValidatingBodyIR) -> ValidatingBodyIR:
@@ -291,14 +293,14 @@ def _validating(content: memoryview) -> EncodedPolicy:
             validating_body.copy, validating_body.constraints, (), (), failing
         )
 
-    return _bounded(found, body)
+    return _bounded(policy_ir, body)
 
 
 def _mutating(content: memoryview) -> EncodedPolicy | None:
-    found = _MUTATING.decode(content)
-    if found.mutates_existing:
+    policy_ir = _MUTATING.decode(content)
+    if policy_ir.mutates_existing:
         return None
-    found = msgspec.structs.replace(found, targets=None)
+    policy_ir = msgspec.structs.replace(policy_ir, targets=None)
     failing = (MutationIR(_FAILING),)
 
     def body(mutating_body: MutatingBodyIR) -> MutatingBodyIR:
@@ -306,11 +308,11 @@ def _mutating(content: memoryview) -> EncodedPolicy | None:
             mutating_body.copy, mutating_body.constraints, (), (), failing
         )
 
-    return _bounded(found, body)
+    return _bounded(policy_ir, body)
 
 
 def _images(content: memoryview) -> EncodedPolicy:
-    found = _IMAGES.decode(content)
+    policy_ir = _IMAGES.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
     def body(image_body: ImageBodyIR) -> ImageBodyIR:
@@ -327,7 +329,7 @@ def _images(content: memoryview) -> EncodedPolicy:
             failing,
         )
 
-    return _bounded(found, body)
+    return _bounded(policy_ir, body)
 
 
 _CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
@@ -343,11 +345,11 @@ _RECORDS: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
 }
 
 
-def _bounded(found: Any, body: Callable[[Any], Any]) -> EncodedPolicy:
+def _bounded(policy_ir: Any, body: Callable[[Any], Any]) -> EncodedPolicy:
     """Encode a policy with failing bodies, or one catch-all body if they are large."""
-    bodies = tuple(map(body, found.bodies))
+    bodies = tuple(map(body, policy_ir.bodies))
     replaced = msgspec.structs.replace(
-        found, bodies=bodies, exceptions=(), effects=EFFECT_PURE
+        policy_ir, bodies=bodies, exceptions=(), effects=EFFECT_PURE
     )
     encoded = encode_cel_policy(replaced)
     if linked_bytes(encoded) <= UNLINKED_POLICY_BYTES_MAX:

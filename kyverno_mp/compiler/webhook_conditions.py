@@ -51,10 +51,10 @@ _NEW_SPELLING: Final = "existsOne"
 
 def are_accepted_everywhere(expressions: Iterable[str]) -> bool:
     """Return whether every supported API server accepts all of the conditions."""
-    known = cel_environment({}, params=False, authorizer=False)
-    variables = {name: known.variables[name] for name in _VARIABLES}
-    environment = Environment(variables, known.records, library=oldest_library())
-    return all(_is_accepted(text, environment) for text in expressions)
+    complete = cel_environment({}, params=False, authorizer=False)
+    variables = {name: complete.variables[name] for name in _VARIABLES}
+    environment = Environment(variables, complete.records, library=oldest_library())
+    return all(_is_accepted(expression, environment) for expression in expressions)
 
 
 def are_cheap(expressions: Iterable[str]) -> bool:
@@ -63,14 +63,14 @@ def are_cheap(expressions: Iterable[str]) -> bool:
     K8S: an API server that has spent its cost limit on a condition ends with an error,
     for all policies that share it; with failurePolicy Ignore nobody is asked.
     """
-    known = cel_environment({}, params=False, authorizer=False)
-    variables = {name: known.variables[name] for name in _VARIABLES}
-    environment = Environment(variables, known.records, library=oldest_library())
-    return all(_is_cheap(text, environment) for text in expressions)
+    complete = cel_environment({}, params=False, authorizer=False)
+    variables = {name: complete.variables[name] for name in _VARIABLES}
+    environment = Environment(variables, complete.records, library=oldest_library())
+    return all(_is_cheap(expression, environment) for expression in expressions)
 
 
-def _is_cheap(text: str, environment: Environment) -> bool:
-    node = compile_text(text, environment, types.BOOL)[0].node
+def _is_cheap(source: str, environment: Environment) -> bool:
+    node = compile_text(source, environment, types.BOOL)[0].node
     level = [] if node is None else [node]
     while level:
         if not all(map(_is_cheap_node, level)):
@@ -112,11 +112,11 @@ def _is_literal(node: Node) -> bool:
     return type(node) is Const
 
 
-def _is_accepted(text: str, environment: Environment) -> bool:
-    if _NEW_SPELLING in text:
+def _is_accepted(source: str, environment: Environment) -> bool:
+    if _NEW_SPELLING in source:
         return False
-    found = compile_text(text, environment, types.BOOL)[0]
-    return not found.error and found.node is not None and _is_old(found.node)
+    compiled = compile_text(source, environment, types.BOOL)[0]
+    return not compiled.error and compiled.node is not None and _is_old(compiled.node)
 
 
 def _is_old(node: Node) -> bool:

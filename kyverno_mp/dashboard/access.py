@@ -47,9 +47,9 @@ class Guard:
         token = token_of(self._file)
         if not token:
             return HTTPStatus.SERVICE_UNAVAILABLE
-        given = _given(headers.get("authorization", ""))
+        presented = _given(headers.get("authorization", ""))
         # Digests have the same length, so the comparison does not reveal the token's.
-        digests = (sha256(one).digest() for one in (token, given))
+        digests = (sha256(secret).digest() for secret in (token, presented))
         return None if hmac.compare_digest(*digests) else HTTPStatus.UNAUTHORIZED
 
 

@@ -66,7 +66,7 @@ class Activity:
     """The time of all reviews."""
     totals: Counts = field(default_factory=Counts)
     by: dict[str, dict[str, Counts]] = field(
-        default_factory=lambda: {one: {} for one in DIMENSIONS}
+        default_factory=lambda: {dimension: {} for dimension in DIMENSIONS}
     )
     costs: dict[str, dict[str, Cost]] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class Activity:
         """Return the cost of all rules of a policy."""
         rules = self.costs.get(policy, {}).values()
         return Cost(
-            sum(rule.count for rule in rules), sum(one.seconds for one in rules)
+            sum(rule.count for rule in rules), sum(rule.seconds for rule in rules)
         )
 
 
@@ -97,12 +97,12 @@ def activity_of(merged: Merged, about: Mapping[str, About]) -> Activity:
         cost.seconds += seconds
         result = labels[_AT["rule_result"]]
         if result in RESULTS:
-            said = about.get(key, NOTHING)
+            description = about.get(key, NOTHING)
             values = {
                 "policy": key,
                 "namespace": labels[_AT["resource_namespace"]],
-                "severity": said.severity,
-                "category": said.category,
+                "severity": description.severity,
+                "category": description.category,
             }
             _count(activity, values, result, count)
     return activity

@@ -222,11 +222,11 @@ def _summary(view: View, _values: Values) -> Summary:
     )
 
 
-def _items(found: Iterable[object], item: type[RecordT]) -> list[RecordT]:
+def _items(records: Iterable[object], item: type[RecordT]) -> list[RecordT]:
     """Return records with the equally named attributes of what pages show."""
     make: Callable[..., RecordT] = item
     names = item.__struct_fields__
-    return [make(*(getattr(each, name) for name in names)) for each in found]
+    return [make(*(getattr(each, name) for name in names)) for each in records]
 
 
 def _denials(view: View, _values: Values) -> Denials:
@@ -247,13 +247,13 @@ def _results(view: View, values: Values) -> Results:
 def _groups(view: View, values: Values) -> Groups:
     dimension = dimension_of(values)
     source = source_of(values, REVIEWS if view.watch is None else REPORTS)
-    found = groups_of(view, source, dimension)
-    chosen, number, pages = rows_of(found, page_of(values))
+    groups = groups_of(view, source, dimension)
+    chosen, number, pages = rows_of(groups, page_of(values))
     return Groups(
         by=dimension,
         of=source,
         groups=[GroupItem(group.value, group.counts.of) for group in chosen],
-        count=len(found),
+        count=len(groups),
         page=number,
         pages=pages,
         problems=view.problems,
@@ -267,7 +267,7 @@ def _policies(view: View, values: Values) -> Policies:
     items = []
     for policy in chosen:
         key = key_of(policy)
-        cost, said = activity.cost_of(key), about.get(key, NOTHING)
+        cost, description = activity.cost_of(key), about.get(key, NOTHING)
         items.append(
             PolicyItem(
                 policy.kind,
@@ -277,8 +277,8 @@ def _policies(view: View, values: Values) -> Policies:
                 policy.code,
                 policy.message,
                 policy.mode,
-                said.severity,
-                said.category,
+                description.severity,
+                description.category,
                 policy.rule_count,
                 cost.count,
                 cost.seconds,

@@ -126,23 +126,23 @@ def total(entries: Iterable[Entry]) -> Counts:
 
 def groups(entries: Iterable[Entry], dimension: str) -> list[Group]:
     """Count by one of DIMENSIONS; sort by problems, or severities by their order."""
-    found: dict[str, Counts] = {}
+    by_value: dict[str, Counts] = {}
     for entry in entries:
         value = getattr(entry, dimension)
-        if value not in found:
-            found[value] = Counts()
-        found[value].of[entry.result] += 1
-    return sorted_groups(found, dimension)
+        if value not in by_value:
+            by_value[value] = Counts()
+        by_value[value].of[entry.result] += 1
+    return sorted_groups(by_value, dimension)
 
 
-def sorted_groups(found: Mapping[str, Counts], dimension: str) -> list[Group]:
+def sorted_groups(by_value: Mapping[str, Counts], dimension: str) -> list[Group]:
     """Return the counted values as groups, in the order of ``groups``."""
-    listed = sorted(found.items())
+    listed = sorted(by_value.items())
     if dimension == "severity":
         unknown = len(SEVERITIES)
-        listed.sort(key=lambda one: _SEVERITY_ORDER.get(one[0], unknown))
+        listed.sort(key=lambda item: _SEVERITY_ORDER.get(item[0], unknown))
     else:
-        listed.sort(key=lambda one: (-one[1].problems, -one[1].total))
+        listed.sort(key=lambda item: (-item[1].problems, -item[1].total))
     return [
         Group(value or _NOTHING[dimension], counts, value) for value, counts in listed
     ]

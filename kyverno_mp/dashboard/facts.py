@@ -83,13 +83,13 @@ class View:
         """Why the reports shown may be incomplete."""
         if self.watch is None:
             return []
-        found = self.watch.problems()
-        if not self.watch.synced and not found:
-            found.append("the reports of the cluster are still being read")
+        problems = self.watch.problems()
+        if not self.watch.synced and not problems:
+            problems.append("the reports of the cluster are still being read")
         left_out = self.results.left_out
         if left_out:
-            found.append(
+            problems.append(
                 f"{left_out:,} results are not listed: there are more than the"
                 " dashboard can hold"
             )
-        return found
+        return problems

@@ -65,11 +65,11 @@ class History:
                         continue
                     self._places[count] = len(self._places)
             numbers = array("d", bytes(8 * _WIDTH * len(self._places)))
-            for one, found in counts.items():
-                place = self._places.get(one)
-                if place is not None:
+            for series, current in counts.items():
+                position = self._places.get(series)
+                if position is not None:
                     for at, name in enumerate(RESULTS):
-                        numbers[place * _WIDTH + at] = found.of[name]
+                        numbers[position * _WIDTH + at] = current.of[name]
             self._samples.append(_Sample(time_s, numbers))
             if len(self._samples) >= DASHBOARD_SAMPLES_MAX:
                 # The first sample stays, because it is the start.
@@ -79,20 +79,20 @@ class History:
     def course(self, series: Series) -> list[Point]:
         """Return the counts of a group at all times; empty if it has no history."""
         with self._lock:
-            place = self._places.get(series)
-            if place is None:
+            position = self._places.get(series)
+            if position is None:
                 return []
             return [
-                Point(sample.time_s, _counts(sample.numbers, place))
+                Point(sample.time_s, _counts(sample.numbers, position))
                 for sample in self._samples
             ]
 
 
-def _counts(numbers: "array[float]", place: int) -> Counts:
-    chosen = numbers[place * _WIDTH : (place + 1) * _WIDTH]
+def _counts(numbers: "array[float]", position: int) -> Counts:
+    chosen = numbers[position * _WIDTH : (position + 1) * _WIDTH]
     # A group that was added later is missing in older samples.
-    found = [int(one) for one in chosen] or [0] * _WIDTH
-    return Counts(dict(zip(RESULTS, found, strict=True)))
+    values = [int(number) for number in chosen] or [0] * _WIDTH
+    return Counts(dict(zip(RESULTS, values, strict=True)))
 
 
 def increases(course: list[Point]) -> list[Point]:
@@ -101,8 +101,8 @@ def increases(course: list[Point]) -> list[Point]:
     A counter is the sum of several processes. It falls when one of them is restarted,
     and the increases of the other processes are then unknown.
     """
-    found = []
+    points = []
     for (_, before), (time_s, after) in pairwise(course):
         grown = {name: max(0, after.of[name] - before.of[name]) for name in RESULTS}
-        found.append(Point(time_s, Counts(grown)))
-    return found
+        points.append(Point(time_s, Counts(grown)))
+    return points

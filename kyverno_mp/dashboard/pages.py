@@ -72,12 +72,12 @@ def page(
     )
 
 
-def rows_of(found: Sequence[Any], number: int) -> tuple[Sequence[Any], int, int]:
+def rows_of(rows: Sequence[Any], number: int) -> tuple[Sequence[Any], int, int]:
     """Return the rows of one page of a list, its number and the number of pages."""
-    pages = max(1, -(-len(found) // DASHBOARD_ROWS))
+    pages = max(1, -(-len(rows) // DASHBOARD_ROWS))
     number = min(number, pages)
     first = (number - 1) * DASHBOARD_ROWS
-    return found[first : first + DASHBOARD_ROWS], number, pages
+    return rows[first : first + DASHBOARD_ROWS], number, pages
 
 
 def reviews_over_time(view: View, dimension: str = "", value: str = "") -> list[Point]:
@@ -187,8 +187,8 @@ def _choices(view: View, dimension: str, source: str) -> list[tuple[str, str, bo
     ]
     if view.watch is not None:
         choices += [
-            (link("/groups", by=dimension, of=of), name, of == source)
-            for of, name in ((REPORTS, "Stored reports"), (REVIEWS, "Reviews"))
+            (link("/groups", by=dimension, of=origin), name, origin == source)
+            for origin, name in ((REPORTS, "Stored reports"), (REVIEWS, "Reviews"))
         ]
     return choices
 
@@ -236,14 +236,14 @@ def report(view: View, values: Values) -> str:
     """Return the results of one object."""
     query = subject_of(values)
     listed = view.results.listed(query, page_of(values), DASHBOARD_ROWS)
-    where = f" in {query.namespace}" if query.namespace else ""
+    suffix = f" in {query.namespace}" if query.namespace else ""
     subject = {
         name: values[name] for name in ("namespace", "kind", "name") if values.get(name)
     }
     return page(
         "report",
         view,
-        f"{query.kind} {query.name}{where}".strip(),
+        f"{query.kind} {query.name}{suffix}".strip(),
         "/results",
         counts=total(listed.entries),
         listed=listed,

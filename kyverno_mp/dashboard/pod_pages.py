@@ -63,8 +63,8 @@ def policies(view: View, values: Values) -> str:
 
 def listed_policies(view: View) -> list[PolicyStatus]:
     """Return all policies, those that are not ready first."""
-    found = view.facts.status().policies
-    return sorted(found, key=lambda policy: (policy.ready, key_of(policy)))
+    policies = view.facts.status().policies
+    return sorted(policies, key=lambda policy: (policy.ready, key_of(policy)))
 
 
 def key_of(policy: PolicyStatus) -> str:

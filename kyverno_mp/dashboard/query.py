@@ -22,33 +22,33 @@ _PAGE_MAX: Final = 1_000_000
 Values = Mapping[str, str]
 
 
-def read_query(text: str, known: Collection[str]) -> Values:
+def read_query(query: str, names: Collection[str]) -> Values:
     """Return the values by field name. Raises: RequestInvalid."""
     try:
         pairs = parse_qsl(
-            text,
+            query,
             keep_blank_values=True,
             errors="strict",
             max_num_fields=_FIELDS_MAX,
         )
     except (ValueError, UnicodeError) as error:
         raise _invalid("the query cannot be decoded") from error
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in pairs:
-        if name not in known or name in found:
+        if name not in names or name in values:
             raise _invalid("the query has an unknown or repeated field")
         if len(value) > DASHBOARD_TEXT_CHARACTERS_MAX:
             raise _invalid(f"{name} is too long")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def page_of(values: Values) -> int:
     """Return the page number; 1 by default. Raises: RequestInvalid."""
-    text = values.get("page", "1")
-    if not (text.isascii() and text.isdigit() and len(text) < len(str(_PAGE_MAX))):
+    page = values.get("page", "1")
+    if not (page.isascii() and page.isdigit() and len(page) < len(str(_PAGE_MAX))):
         raise _invalid("page is not a number of at least 1")
-    return max(1, int(text))
+    return max(1, int(page))
 
 
 def dimension_of(values: Values) -> str:
@@ -94,13 +94,13 @@ def subject_of(values: Values) -> Query:
 
 def link(path: str, **values: str | int) -> str:
     """Return a path with a query, without empty values. It is not HTML-escaped."""
-    given = {name: value for name, value in values.items() if value != ""}
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+    nonempty = {name: value for name, value in values.items() if value != ""}
+    return f"{path}?{urlencode(nonempty, errors='replace')}" if nonempty else path
 
 
-def value_of(text: str) -> str:
+def value_of(value: str) -> str:
     """Return the filter value that selects exactly this text."""
-    return text or NONE
+    return value or NONE
 
 
 def _some(values: Values, name: str) -> str | None:
@@ -110,5 +110,5 @@ def _some(values: Values, name: str) -> str | None:
     return "" if value == NONE else value
 
 
-def _invalid(text: str) -> RequestInvalid:
-    return RequestInvalid("dashboard.query", text)
+def _invalid(message: str) -> RequestInvalid:
+    return RequestInvalid("dashboard.query", message)

@@ -104,15 +104,15 @@ def _printable(value: object) -> object:
     )
 
 
-def _share(number: int, whole: int) -> str:
+def _share(number: int, total: int) -> str:
     """Return a share in percent."""
-    if not whole or not number:
+    if not total or not number:
         return "0 %"
-    share = 100 * number / whole
+    share = 100 * number / total
     # Rounding must not turn a share into none or all.
     if share < 1:
         return "< 1 %"
-    return f"{min(99, round(share))} %" if number < whole else "100 %"
+    return f"{min(99, round(share))} %" if number < total else "100 %"
 
 
 def _counted(number: int, word: str) -> str:
@@ -128,11 +128,11 @@ def _duration(microseconds: float) -> str:
     return f"{microseconds / 1e6:,.1f} s"
 
 
-def _message(text: str) -> str:
+def _message(message: str) -> str:
     """Return a message, truncated if it is very long."""
-    if len(text) <= _MESSAGE_LENGTH_MAX:
-        return text
-    return text[:_MESSAGE_LENGTH_MAX] + " ..."
+    if len(message) <= _MESSAGE_LENGTH_MAX:
+        return message
+    return message[:_MESSAGE_LENGTH_MAX] + " ..."
 
 
 class Paging(NamedTuple):
@@ -146,7 +146,7 @@ class Paging(NamedTuple):
 
 def paging_of(path: str, number: int, pages: int, **fields: str) -> Paging:
     """Return the links of a page of a list. ``fields``: the rest of the query."""
-    others = (
+    targets = (
         ("First", 1),
         ("Previous", number - 1),
         ("Next", number + 1),
@@ -158,10 +158,10 @@ def paging_of(path: str, number: int, pages: int, **fields: str) -> Paging:
         [
             (
                 name,
-                link(path, **fields, page=other)
-                if 1 <= other <= pages and other != number
+                link(path, **fields, page=target)
+                if 1 <= target <= pages and target != number
                 else "",
             )
-            for name, other in others
+            for name, target in targets
         ],
     )

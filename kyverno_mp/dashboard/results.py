@@ -153,9 +153,9 @@ class Results:
         version: str,
     ) -> None:
         fits = self._fits(len(entries), size)
-        kept = _Kept(tuple(entries) if fits else (), counts, size, version)
-        self._reports[key] = kept
-        self._count(kept, 1)
+        report = _Kept(tuple(entries) if fits else (), counts, size, version)
+        self._reports[key] = report
+        self._count(report, 1)
         if not fits:
             self._waiting[key] = None
 
@@ -167,15 +167,15 @@ class Results:
         """Return the waiting reports that fit now, with their versions."""
         with self._lock:
             number, size = self._held, self._size
-            found: list[tuple[Key, str]] = []
+            fitting: list[tuple[Key, str]] = []
             for key in self._waiting:
-                one = self._reports[key]
-                more, larger = number + one.by_result.total, size + one.size
+                report = self._reports[key]
+                more, larger = number + report.by_result.total, size + report.size
                 # A report that is too large must not block the others.
                 if more <= self._room.results and larger <= self._room.size:
                     number, size = more, larger
-                    found.append((key, one.version))
-            return found
+                    fitting.append((key, report.version))
+            return fitting
 
     def fill(self, key: Key, entries: Sequence[Entry], version: str) -> None:
         """Set the results of a waiting report, unless its version has changed."""
@@ -198,13 +198,13 @@ class Results:
         """Remove the reports of a kind that a list did not contain."""
         with self._lock:
             self._unseen.pop(kind, None)
-            gone = [
+            removed = [
                 report
                 for report in self._reports
                 if report[0] == kind and report not in keys
             ]
-            self._version += bool(gone)
-            for key in gone:
+            self._version += bool(removed)
+            for key in removed:
                 self._remove(key)
 
     def remove(self, key: Key) -> None:
@@ -220,20 +220,20 @@ class Results:
         if old is not None:
             self._count(old, -1)
 
-    def _count(self, kept: _Kept, by: int) -> None:
-        for result, number in kept.by_result.of.items():
+    def _count(self, report: _Kept, by: int) -> None:
+        for result, number in report.by_result.of.items():
             self._totals.of[result] += by * number
-        self._held += by * len(kept.entries)
-        self._size += by * kept.size if kept.entries else 0
-        for entry in kept.entries:
-            for dimension, found in self._groups.items():
+        self._held += by * len(report.entries)
+        self._size += by * report.size if report.entries else 0
+        for entry in report.entries:
+            for dimension, by_value in self._groups.items():
                 value = getattr(entry, dimension)
-                counts = found.get(value)
+                counts = by_value.get(value)
                 if counts is None:
-                    counts = found[value] = Counts()
+                    counts = by_value[value] = Counts()
                 counts.of[entry.result] += by
                 if by < 0 and not counts.total:
-                    del found[value]
+                    del by_value[value]
 
     def totals(self) -> Counts:
         """Return the counts of all reports, including those that do not fit."""
@@ -258,11 +258,11 @@ class Results:
         ``Group.value`` is the value for the filter.
         """
         with self._lock:
-            found = {
+            copies = {
                 value: Counts(dict(counts.of))
                 for value, counts in self._groups[dimension].items()
             }
-        return sorted_groups(found, dimension)
+        return sorted_groups(copies, dimension)
 
     def listed(self, query: Query, number: int, per_page: int) -> Listed:
         """Return one page; a page number that is too large returns the last page."""
@@ -278,7 +278,9 @@ class Results:
         now_s = self._clock_s()
         is_due = now_s - self._sorted_s >= _SORTED_FOR_S
         if self._sorted_version != self._version and is_due:
-            every = [entry for kept in self._reports.values() for entry in kept.entries]
+            every = [
+                entry for report in self._reports.values() for entry in report.entries
+            ]
             every.sort(key=urgency)
             self.looked_at += len(every)
             self._sorted, self._filtered = every, None
@@ -287,17 +289,17 @@ class Results:
             return self._sorted
         if self._filtered is None or self._filtered[0] != query:
             self.looked_at += len(self._sorted)
-            chosen = [one for one in self._sorted if query.accept(one)]
+            chosen = [entry for entry in self._sorted if query.accept(entry)]
             self._filtered = query, chosen
         return self._filtered[1]
 
 
 def _size_of(entries: Sequence[Entry]) -> int:
     """Return the bytes of all strings, which mostly repeat within a report."""
-    texts = {
-        text
+    strings = {
+        string
         for entry in entries
-        for text in (
+        for string in (
             entry.policy,
             entry.rule,
             entry.category,
@@ -305,4 +307,4 @@ def _size_of(entries: Sequence[Entry]) -> int:
             entry.name,
         )
     }
-    return sum(map(sys.getsizeof, texts))
+    return sum(map(sys.getsizeof, strings))

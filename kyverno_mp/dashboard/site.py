@@ -148,14 +148,14 @@ class Site:
 
 def busy() -> Response:
     """Return the response when too many requests wait."""
-    found = _plain(
+    response = _plain(
         HTTPStatus.SERVICE_UNAVAILABLE, BUSY, "Too many pages are requested at once."
     )
-    return replace(found, headers={**found.headers, "Retry-After": "1"})
+    return replace(response, headers={**response.headers, "Retry-After": "1"})
 
 
-def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
-    reason = why or _WHY.get(status, "The request cannot be read.")
+def _plain(status: HTTPStatus, outcome: str, explanation: str = "") -> Response:
+    reason = explanation or _WHY.get(status, "The request cannot be read.")
     body = render("refusal", title=status.phrase, reason=reason)
     headers = dict(HEADERS)
     if status == HTTPStatus.UNAUTHORIZED:
@@ -165,8 +165,8 @@ def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
     return Response(status, body.encode(), outcome, headers)
 
 
-def _problem(status: HTTPStatus, outcome: str, why: str = "") -> Response:
+def _problem(status: HTTPStatus, outcome: str, explanation: str = "") -> Response:
     """Return why a program gets no answer, as JSON."""
-    page = _plain(status, outcome, why)
-    error = why or _WHY.get(status, status.phrase)
+    page = _plain(status, outcome, explanation)
+    error = explanation or _WHY.get(status, status.phrase)
     return replace(page, body=api.encoded(api.Problem(error)), content_type=JSON)

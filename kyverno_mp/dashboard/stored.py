@@ -36,12 +36,12 @@ def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
         raise _wrong(file, metadata, "results is not a list")
     for number, raw in enumerate(results or ()):
         if type(raw) is not dict or raw.get("result") not in RESULTS:
-            said = raw.get("result") if type(raw) is dict else raw
-            message = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
+            result = raw.get("result") if type(raw) is dict else raw
+            message = f"results[{number}] has an unknown result: {str(result)[:100]!r}"
             raise _wrong(file, metadata, message)
         objects = raw.get("resources")
         targets = (
-            [one for one in objects or () if type(one) is dict]
+            [reference for reference in objects or () if type(reference) is dict]
             if (type(objects) is list)
             else []
         )
@@ -72,9 +72,9 @@ def _entry(
     )
 
 
-def broken_entry(report: dict[str, Json], why: str) -> Entry:
+def broken_entry(report: dict[str, Json], message: str) -> Entry:
     """Return an error that stands for the results of an invalid report."""
-    raw = {"result": "error", "message": why}
+    raw = {"result": "error", "message": message}
     return _entry(raw, _mapping(report.get("scope")), _mapping(report.get("metadata")))
 
 
@@ -94,13 +94,13 @@ def shortened(entry: Entry) -> Entry:
     )
 
 
-def _cut(text: str, most: int = DASHBOARD_TEXT_CHARACTERS_MAX) -> str:
-    return text if len(text) <= most else sys.intern(f"{text[: most - 1]}…")
+def _cut(string: str, most: int = DASHBOARD_TEXT_CHARACTERS_MAX) -> str:
+    return string if len(string) <= most else sys.intern(f"{string[: most - 1]}…")
 
 
-def _wrong(file: str, metadata: dict[str, Json], text: str) -> InputError:
+def _wrong(file: str, metadata: dict[str, Json], problem: str) -> InputError:
     name = _text(metadata.get("name"))[:253] or "without a name"
-    return RequestInvalid("cli.report", f"report {name}: {text}", Where(file=file))
+    return RequestInvalid("cli.report", f"report {name}: {problem}", Where(file=file))
 
 
 def _text(value: Json) -> str:

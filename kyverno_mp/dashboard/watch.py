@@ -76,7 +76,7 @@ class _Follower:
         self._lists = self.informer.lists
         kind = self.resource.kind
         self._results.keep_only(
-            kind, {(kind, *one) for one in self.informer.snapshot()}
+            kind, {(kind, *key) for key in self.informer.snapshot()}
         )
 
 
@@ -95,11 +95,13 @@ class ReportWatch:
         self._results = results
         self._refill_s = refill_s
         self._followers = [
-            _Follower(client, one, results)
-            for one in (kinds.of_namespace, kinds.of_cluster)
+            _Follower(client, resource, results)
+            for resource in (kinds.of_namespace, kinds.of_cluster)
         ]
         self.informers = [follower.informer for follower in self._followers]
-        self._resources = {one.resource.kind: one.resource for one in self._followers}
+        self._resources = {
+            follower.resource.kind: follower.resource for follower in self._followers
+        }
         self._stopping = threading.Event()
         self._refilling = threading.Thread(
             target=self._refill, name="refill-reports", daemon=True
@@ -125,19 +127,19 @@ class ReportWatch:
 
     def problems(self) -> list[str]:
         """Return why the results may be incomplete or outdated."""
-        found = [
+        problems = [
             f"{informer.scope.resource.plural} cannot be read: {informer.last_error}"
             for informer in self.informers
             if informer.failures >= _FAILING
         ]
         broken = sum(follower.malformed for follower in self._followers)
         if broken:
-            found.append(
+            problems.append(
                 "1 report does not have the structure of its kind"
                 if broken == 1
                 else f"{broken:,} reports do not have the structure of their kind"
             )
-        return found
+        return problems
 
     def _refill(self) -> None:
         while not self._stopping.wait(self._refill_s):

@@ -79,23 +79,23 @@ class LivePermissions:
         """
         if attributes["namespace"] == OF_SERVICE:
             attributes = {**attributes, "namespace": self._own_namespace}
-        asked = AccessQuery(
+        access_query = AccessQuery(
             user=author.name,
             groups=tuple(author.groups),
             extra=author.extra,
             attributes=attributes,
         )
-        return self._authority.may(asked, deadline_ns)[0]
+        return self._authority.may(access_query, deadline_ns)[0]
 
     def _ask(self, question: _Question) -> bool:
         account, *values = question
         attributes = dict(zip(_ATTRIBUTES, values, strict=True))
-        asked = AccessQuery(
+        access_query = AccessQuery(
             user=account,
             groups=_groups_of(account),
             attributes={name: value for name, value in attributes.items() if value},
         )
-        return self._authority.may(asked, time.monotonic_ns() + _CALL_NS_MAX)[0]
+        return self._authority.may(access_query, time.monotonic_ns() + _CALL_NS_MAX)[0]
 
 
 def _groups_of(account: str) -> tuple[str, ...]:

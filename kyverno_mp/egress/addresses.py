@@ -31,7 +31,8 @@ _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[0-9.]*[A-Za-z*?_-][A-Za-z0-9*?._-]*")
 """A host name or a name pattern; digits alone are an incomplete address."""
 _EMBEDDING: Final = tuple(
-    ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
+    ipaddress.IPv6Network(network)
+    for network in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
 )
 """Ranges whose last 32 bits are an embedded IPv4 address: NAT64 (RFC 6052), translated
 (RFC 2765) and compatible (RFC 4291) addresses."""
@@ -50,8 +51,8 @@ _METADATA: Final = (
     "metadata.platformequinix.com",
 )
 _SECRETS: Final = frozenset(
-    ipaddress.ip_address(text)
-    for text in (
+    ipaddress.ip_address(address)
+    for address in (
         "169.254.169.254",  # AWS, Google, Azure, IBM, Oracle, DigitalOcean, Hetzner
         "169.254.170.2",  # AWS: tasks of ECS
         "169.254.170.23",  # AWS: pod identity of EKS
@@ -73,8 +74,8 @@ _SECRETS: Final = frozenset(
 """Metadata addresses where clouds serve credentials to any caller on a node or pod."""
 _THIS_HOST: Final = ipaddress.IPv4Network("0.0.0.0/8")
 _CLOSED: Final = tuple(
-    ipaddress.ip_network(text)
-    for text in (
+    ipaddress.ip_network(network)
+    for network in (
         "0.0.0.0/8",
         "100.64.0.0/10",
         "127.0.0.0/8",
@@ -171,7 +172,7 @@ def target_of(url: str) -> Target:
     )
 
 
-def allowed(target: Target, found: Sequence[str], rules: UrlRules) -> list[Address]:
+def allowed(target: Target, resolved: Sequence[str], rules: UrlRules) -> list[Address]:
     """Return the addresses to connect to, all of which are allowed.
 
     One denied address denies them all, because a resolver that mixes allowed and denied
@@ -180,7 +181,7 @@ def allowed(target: Target, found: Sequence[str], rules: UrlRules) -> list[Addre
     if any(matches(name, target.host) for name in rules.blocked_names):
         raise _denied(target)
     named = any(matches(name, target.host) for name in rules.allowed_names)
-    addresses = [_parse(text) for text in found]
+    addresses = [_parse(address) for address in resolved]
     for address in addresses:
         if not _is_open(address, rules, named=named):
             raise _denied(target)
@@ -249,17 +250,17 @@ def _within(address: Address, network: Network) -> bool:
     return address.version == network.version and address in network
 
 
-def _parse(text: str) -> Address:
+def _parse(address: str) -> Address:
     try:
-        return ipaddress.ip_address(text.partition("%")[0])
+        return ipaddress.ip_address(address.partition("%")[0])
     except ValueError as error:
         raise ExpressionFailed("egress.denied", "not an address") from error
 
 
-def _lists(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
+def _lists(setting: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
     names: list[str] = []
     networks: list[Network] = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    for entry in filter(None, (part.strip() for part in setting.split(","))):
         try:
             networks.append(ipaddress.ip_network(entry, strict=False))
         except ValueError:

@@ -55,10 +55,10 @@ def author_of(annotations: Json) -> Author | None:
     """Return the recorded author, None if it is unknown."""
     value = annotations.get(AUTHOR) if isinstance(annotations, dict) else None
     try:
-        found = _DECODER.decode(value) if isinstance(value, str) else None
+        record = _DECODER.decode(value) if isinstance(value, str) else None
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    return Author(found.user, found.groups) if found is not None else None
+    return Author(record.user, record.groups) if record is not None else None
 
 
 def needs_rights(document: Any, kinds: Kinds) -> bool:
@@ -79,24 +79,24 @@ def lacking_rights(
     asking = _Asking(authors, author, namespace)
     if asking.may(_ALL):
         # All permissions in the policy's namespace are none in that of the service.
-        questions = [one for one in questions if one.namespace]
+        questions = [question for question in questions if question.namespace]
     if len(questions) > AUTHOR_CHECKS_MAX:
-        questions = [_ALL, *(one for one in questions if one.namespace)]
+        questions = [_ALL, *(question for question in questions if question.namespace)]
     lacking: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         if question is _ALL or not asking.may(question):
-            where = question.namespace or namespace
-            lacking.setdefault((question.shown, where), []).append(question.verb)
+            scope = question.namespace or namespace
+            lacking.setdefault((question.shown, scope), []).append(question.verb)
     if not lacking:
         return ""
-    texts = (
-        f"{author.name} requires permissions {','.join(verbs)} for resource {shown} in"
-        f" namespace {where}"
-        for (shown, where), verbs in lacking.items()
+    reasons = (
+        f"{author.name} requires permissions {','.join(verbs)} for resource {resource}"
+        f" in namespace {scope}"
+        for (resource, scope), verbs in lacking.items()
     )
     return (
         "auth check fails, additional privileges are required for the user"
-        f" '{author.name}', because the policy uses them: {'; '.join(texts)}"
+        f" '{author.name}', because the policy uses them: {'; '.join(reasons)}"
     )
 
 
@@ -120,16 +120,16 @@ _ALL: Final = _Question("*", "*", "*")
 
 def _questions(document: Any, kinds: Kinds) -> list[_Question]:
     """Return what the author must be allowed to do, without repetitions."""
-    found: dict[_Question, None] = {}
+    questions: dict[_Question, None] = {}
     for need in dict.fromkeys(author_needs(document)):
-        for one in _of_need(need, kinds):
-            found[one] = None
-            if one.group == _RBAC and one.verb in _WRITES:
-                for verb, resource in _GRANTS.get(one.resource, ()):
-                    found[_Question(verb, _RBAC, resource)] = None
-        if len(found) > AUTHOR_CHECKS_MAX:
+        for question in _of_need(need, kinds):
+            questions[question] = None
+            if question.group == _RBAC and question.verb in _WRITES:
+                for verb, resource in _GRANTS.get(question.resource, ()):
+                    questions[_Question(verb, _RBAC, resource)] = None
+        if len(questions) > AUTHOR_CHECKS_MAX:
             break
-    return list(found)
+    return list(questions)
 
 
 def _of_need(need: Need, kinds: Kinds) -> Iterator[_Question]:
@@ -140,8 +140,8 @@ def _of_need(need: Need, kinds: Kinds) -> Iterator[_Question]:
     places = [(group, need.plural)]
     if need.kind:
         selector = KindSelector(group, version, need.kind, "")
-        found = [one.resource for one in kinds.find(selector)]
-        places = [(one.group, one.plural) for one in found]
+        resources = [match.resource for match in kinds.find(selector)]
+        places = [(resource.group, resource.plural) for resource in resources]
     if not places:
         # Nothing is known about this kind, which may be served later.
         yield _ALL

@@ -45,17 +45,17 @@ class LiveAuthority:
 
 def spec_of(access_query: AccessQuery) -> Json:
     """Return the SubjectAccessReview's spec, for a resource or a non-resource path."""
-    given = dict(access_query.attributes)
+    fields = dict(access_query.attributes)
     spec: Json = {"user": access_query.user, "groups": list(access_query.groups)}
     if access_query.extra:
         spec["extra"] = dict(access_query.extra)
-    if "path" in given:
-        spec["nonResourceAttributes"] = given
+    if "path" in fields:
+        spec["nonResourceAttributes"] = fields
         return spec
-    attributes: Json = {k: v for k, v in given.items() if k not in _SELECTORS}
+    attributes: Json = {k: v for k, v in fields.items() if k not in _SELECTORS}
     for name in _SELECTORS:
-        if given.get(name):
+        if fields.get(name):
             # K8S: the API server parses the raw selector.
-            attributes[name] = {"rawSelector": given[name]}
+            attributes[name] = {"rawSelector": fields[name]}
     spec["resourceAttributes"] = attributes
     return spec

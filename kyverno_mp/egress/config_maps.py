@@ -38,8 +38,8 @@ class LiveConfigMaps:
         except DeadlinePassed:
             raise
         except DependencyError as error:
-            gone = error.code == "kube.not_found"
+            is_absent = error.code == "kube.not_found"
             raise ExpressionFailed(
                 "context.configmap_not_found",
-                f'configmaps "{name}" not found' if gone else error.message,
+                f'configmaps "{name}" not found' if is_absent else error.message,
             ) from error

@@ -75,16 +75,18 @@ class LiveDryRuns:
         """
         until_ns = deadline_ns or time.monotonic_ns() + _CALL_NS_MAX
         resource = self._resource(document)
-        place = namespace if resource is not None and resource.namespaced else ""
-        if resource is None or place == self._namespace:
+        target_namespace = (
+            namespace if resource is not None and resource.namespaced else ""
+        )
+        if resource is None or target_namespace == self._namespace:
             return None
-        with ExitStack() as held:
+        with ExitStack() as slots:
             if is_tenants:
-                _take_place(self._tenants_places, until_ns, held)
-            _take_place(self._places, until_ns, held)
-            if not self._may_create(resource, place, until_ns):
+                _take_place(self._tenants_places, until_ns, slots)
+            _take_place(self._places, until_ns, slots)
+            if not self._may_create(resource, target_namespace, until_ns):
                 return None
-            return self._create(resource, place, document, until_ns)
+            return self._create(resource, target_namespace, document, until_ns)
 
     def _resource(self, document: dict[str, Json]) -> Resource | None:
         group, _, version = str(document.get("apiVersion") or "").rpartition("/")
@@ -137,13 +139,13 @@ class LiveDryRuns:
             repeatable=True,
         )
         try:
-            made = self._client.send(call, until_ns)
+            stored = self._client.send(call, until_ns)
         except _REJECTED as error:
             raise ExpressionFailed(error.code, error.message) from error
-        if type(made) is not dict:
+        if type(stored) is not dict:
             message = "the API server's answer is not an object"
             raise KubeUnavailable("kube.answer", message)
-        return made
+        return stored
 
 
 def _take_place(

@@ -18,7 +18,7 @@ def resolve_host(host: str) -> list[str]:
     import socket  # PERF: a faster CLI start; see process/startup/preload.py
 
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise KubeUnavailable("egress.dns", f"lookup {host}: no such host") from error
-    return list(dict.fromkeys(str(item[4][0]) for item in found))
+    return list(dict.fromkeys(str(item[4][0]) for item in infos))

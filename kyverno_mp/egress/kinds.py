@@ -48,13 +48,13 @@ def rows_of(directory: Directory) -> Json:
 
 def published_rows(directory: Callable[[], Directory]) -> Callable[[], Json]:
     """Return the rows for LiveKinds in the process that has the directory itself."""
-    known: list[tuple[Directory, Json]] = []
+    cached: list[tuple[Directory, Json]] = []
 
     def rows() -> Json:
         newest = directory()
-        if not known or known[0][0] is not newest:
-            known[:] = [(newest, rows_of(newest))]
-        return known[0][1]
+        if not cached or cached[0][0] is not newest:
+            cached[:] = [(newest, rows_of(newest))]
+        return cached[0][1]
 
     return rows
 
@@ -116,12 +116,12 @@ class LiveKinds:
         group, _, version = api_version.rpartition("/")
         for find in (self.directory, self._asked):
             for resource in find().resources:
-                found = (resource.group, resource.version, resource.kind) == (
+                is_kind = (resource.group, resource.version, resource.kind) == (
                     group,
                     version,
                     kind,
                 )
-                if found and not resource.subresource:
+                if is_kind and not resource.subresource:
                     return resource.plural
         return ""
 
@@ -131,8 +131,8 @@ class LiveKinds:
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
         """Return everything that the selector's four patterns match."""
-        found = self._kinds(self.directory()).find(selector)
-        return found or self._kinds(self._asked()).find(selector)
+        kinds = self._kinds(self.directory()).find(selector)
+        return kinds or self._kinds(self._asked()).find(selector)
 
     def cluster_kinds(self) -> frozenset[str]:
         """Return ``Kind`` and ``group/version/Kind`` of the cluster-scoped kinds."""
@@ -145,8 +145,12 @@ class LiveKinds:
             for resource in self.directory().resources
             if resource.subresource
         }
-        whole = {one.kind for one in self.directory().resources if not one.subresource}
-        return frozenset(parts - whole - {""})
+        top_level = {
+            resource.kind
+            for resource in self.directory().resources
+            if not resource.subresource
+        }
+        return frozenset(parts - top_level - {""})
 
     def _asked(self) -> Directory:
         """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``.
@@ -194,17 +198,17 @@ def _api_resources(directory: Directory) -> list[ApiResource]:
     parts: dict[tuple[str, str, str], list[str]] = {}
     for resource in directory.resources:
         if resource.subresource:
-            place = (resource.group, resource.version, resource.plural)
-            parts.setdefault(place, []).append(resource.subresource)
+            key = (resource.group, resource.version, resource.plural)
+            parts.setdefault(key, []).append(resource.subresource)
     return [
         ApiResource(
-            one.group,
-            one.version,
-            one.kind,
-            one.plural,
-            one.namespaced,
-            tuple(parts.get((one.group, one.version, one.plural), ())),
+            resource.group,
+            resource.version,
+            resource.kind,
+            resource.plural,
+            resource.namespaced,
+            tuple(parts.get((resource.group, resource.version, resource.plural), ())),
         )
-        for one in directory.resources
-        if not one.subresource
+        for resource in directory.resources
+        if not resource.subresource
     ]

@@ -50,37 +50,37 @@ class Lookups:
 
     def _begun(self, host: str, deadline_ns: int) -> "Future[list[str]]":
         with self._lock:
-            found = self._running.get(host)
-        if found is not None:
-            return found
+            running = self._running.get(host)
+        if running is not None:
+            return running
         if not self._places.acquire(timeout=_left_s(deadline_ns)):
             raise _late(host)
-        own: Future[list[str]] = Future()
+        lookup: Future[list[str]] = Future()
         with self._lock:
-            found = self._running.setdefault(host, own)
-        if found is not own:
+            running = self._running.setdefault(host, lookup)
+        if running is not lookup:
             self._places.release()
-            return found
+            return running
         thread = threading.Thread(
-            target=self._look_up, args=(host, own), name="lookup", daemon=True
+            target=self._look_up, args=(host, lookup), name="lookup", daemon=True
         )
         try:
             thread.start()
         except RuntimeError:
             # E.g. the container may have no more threads now.
             self._end(host)
-            own.set_exception(OSError("no thread for the look-up"))
-        return own
+            lookup.set_exception(OSError("no thread for the look-up"))
+        return lookup
 
-    def _look_up(self, host: str, own: "Future[list[str]]") -> None:
+    def _look_up(self, host: str, lookup: "Future[list[str]]") -> None:
         try:
-            found = self._resolve(host)
+            addresses = self._resolve(host)
         except Exception as error:  # noqa: BLE001 - raised in those that wait
             self._end(host)
-            own.set_exception(without_frames(error))
+            lookup.set_exception(without_frames(error))
         else:
             self._end(host)
-            own.set_result(found)
+            lookup.set_result(addresses)
 
     def _end(self, host: str) -> None:
         with self._lock:
@@ -93,5 +93,5 @@ def _left_s(deadline_ns: int) -> float:
 
 
 def _late(host: str) -> DeadlinePassed:
-    text = f"lookup {host}: no answer in time"
-    return DeadlinePassed("registry.deadline", text)
+    message = f"lookup {host}: no answer in time"
+    return DeadlinePassed("registry.deadline", message)

@@ -29,9 +29,9 @@ class LiveNamespaces:
 
     def namespace(self, name: str, deadline_ns: int) -> Json | None:
         """Return the Namespace, None if it does not exist. Raises: DependencyError."""
-        found = self._shared(name)
-        if found is not None:
-            return found
+        namespace = self._shared(name)
+        if namespace is not None:
+            return namespace
         path = _NAMESPACES.object(("", name))
         try:
             return self._client.get(path, deadline_ns=deadline_ns)

@@ -45,50 +45,52 @@ class LiveObjects:
         self._client = client
         self._kinds = kinds
 
-    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, object_query: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
         Raises: ExpressionFailed, DependencyError; KubeNotFound only if the query
         matches a single resource. If one of several was removed meanwhile, it has no
         objects.
         """
-        selector = KindSelector(asked.group, asked.version, asked.kind, "")
+        selector = KindSelector(
+            object_query.group, object_query.version, object_query.kind, ""
+        )
         resources = self._kinds.resources(selector)
         if not resources:
             raise ExpressionFailed(
-                "egress.kind", f"failed to get GVR for kind {_shown(asked)}"
+                "egress.kind", f"failed to get GVR for kind {_shown(object_query)}"
             )
-        found: list[Json] = []
+        objects: list[Json] = []
         for resource in resources:
-            if asked.namespace not in _ANY and not resource.namespaced:
+            if object_query.namespace not in _ANY and not resource.namespaced:
                 # A cluster-scoped resource has no objects in the requested namespace.
                 continue
             try:
-                found += self._of_resource(resource, asked, deadline_ns)
+                objects += self._of_resource(resource, object_query, deadline_ns)
             except KubeNotFound:
                 if len(resources) == 1:
                     raise
-        if asked.subresource:
-            found = [
+        if object_query.subresource:
+            objects = [
                 part
-                for whole in found
-                for part in self._parts(whole, resources, asked, deadline_ns)
+                for raw in objects
+                for part in self._parts(raw, resources, object_query, deadline_ns)
             ]
-        return sorted(found, key=_place)
+        return sorted(objects, key=_place)
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
         """Return whether a kind is namespaced; satisfies program/ports.KindScopes.
 
         Raises: ExpressionFailed.
         """
-        found = self._kinds.resources(KindSelector(group, version, kind, ""))
-        if not found:
+        resources = self._kinds.resources(KindSelector(group, version, kind, ""))
+        if not resources:
             raise ExpressionFailed(
                 "egress.kind",
                 f"failed to check if resource is namespaced or not ({kind} is not"
                 " served)",
             )
-        return found[0].namespaced
+        return resources[0].namespaced
 
     def _of_resource(
         self, resource: Resource, object_query: ObjectQuery, deadline_ns: int
@@ -100,8 +102,8 @@ class LiveObjects:
         )
         named = bool(object_query.name) and not contains_wildcard(object_query.name)
         if named and (bool(exact) or not resource.namespaced):
-            one = self._one(resource.object((exact, object_query.name)), deadline_ns)
-            return [] if one is None else [_typed(one, resource)]
+            raw = self._one(resource.object((exact, object_query.name)), deadline_ns)
+            return [] if raw is None else [_typed(raw, resource)]
         query: list[tuple[str, str]] = []
         if named:
             query.append(("fieldSelector", f"metadata.name={object_query.name}"))
@@ -120,7 +122,7 @@ class LiveObjects:
     def _list(
         self, path: str, query: list[tuple[str, str]], deadline_ns: int
     ) -> list[dict[str, Json]]:
-        found: list[dict[str, Json]] = []
+        items: list[dict[str, Json]] = []
         size, token = 0, ""
         while True:
             paged = [*query, ("limit", str(KUBE_PAGE_OBJECTS))]
@@ -136,20 +138,20 @@ class LiveObjects:
                     f"{path} has more than {LIVE_OBJECTS_BYTES_MAX} bytes",
                 )
             page = _page(body, path)
-            found += page.items or ()
+            items += page.items or ()
             token = page.metadata.next_page
             if not token:
-                return found
+                return items
 
     def _parts(
         self,
-        whole: Json,
+        raw: Json,
         resources: Sequence[Resource],
         object_query: ObjectQuery,
         deadline_ns: int,
     ) -> list[Json]:
         """Return the requested subresources of one object."""
-        version, kind = whole.get("apiVersion"), whole.get("kind")
+        version, kind = raw.get("apiVersion"), raw.get("kind")
         parts = []
         for resource in resources:
             if (resource.api_version, resource.kind) != (version, kind):
@@ -161,10 +163,10 @@ class LiveObjects:
                 object_query.subresource,
             )
             for part in self._kinds.resources(selector):
-                path = resource.object(_place(whole), part.subresource)
-                one = self._one(path, deadline_ns)
-                if one is not None:
-                    parts.append(one)
+                path = resource.object(_place(raw), part.subresource)
+                subresource = self._one(path, deadline_ns)
+                if subresource is not None:
+                    parts.append(subresource)
         return parts
 
 

@@ -49,7 +49,7 @@ class _Key(NamedTuple):
 
 class _Outage(NamedTuple):
     code: str
-    text: str
+    message: str
     until_ns: int
 
 
@@ -67,34 +67,36 @@ class RememberedOutages:
     def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         """Send one request. Raises: as the Exchange, or the error of a known outage."""
         parts = urlsplit(call.url)
-        whole = _Key(parts.scheme, parts.netloc, call.is_verified, call.is_redirected)
-        part = whole._replace(repository=_repository_of(parts))
+        registry_key = _Key(
+            parts.scheme, parts.netloc, call.is_verified, call.is_redirected
+        )
+        part = registry_key._replace(repository=_repository_of(parts))
         now_ns = self._monotonic_ns()
-        for key in (whole, part):
-            known = self._outages.get(key)
-            if known is not None and now_ns < known.until_ns:
-                raise RegistryUnavailable(known.code, known.text)
+        for key in (registry_key, part):
+            outage = self._outages.get(key)
+            if outage is not None and now_ns < outage.until_ns:
+                raise RegistryUnavailable(outage.code, outage.message)
         own_ns = now_ns + REGISTRY_SCAN_CALL_S * 10**9
         try:
             return self._send(call, min(deadline_ns, own_ns))
         except DeadlinePassed as error:
             if own_ns > deadline_ns:
                 raise
-            text = f"{parts.netloc}: no answer within {REGISTRY_SCAN_CALL_S} s"
-            key = part if error.is_connected else whole
-            self._remember(key, "registry.network", text)
-            raise RegistryUnavailable("registry.network", text) from error
+            message = f"{parts.netloc}: no answer within {REGISTRY_SCAN_CALL_S} s"
+            key = part if error.is_connected else registry_key
+            self._remember(key, "registry.network", message)
+            raise RegistryUnavailable("registry.network", message) from error
         except RegistryUnavailable as error:
             # A long queue of callers says nothing about the registry.
             if error.code != _BUSY:
-                key = part if error.is_connected else whole
+                key = part if error.is_connected else registry_key
                 self._remember(key, error.code, error.message)
             raise
 
-    def _remember(self, key: _Key, code: str, text: str) -> None:
+    def _remember(self, key: _Key, code: str, message: str) -> None:
         until_ns = self._monotonic_ns() + REGISTRY_OUTAGE_S * 10**9
         with self._lock:
-            self._outages[key] = _Outage(code, text, until_ns)
+            self._outages[key] = _Outage(code, message, until_ns)
             self._outages.move_to_end(key)
             if len(self._outages) > REGISTRY_HOSTS_MAX:
                 self._outages.popitem(last=False)
@@ -102,5 +104,5 @@ class RememberedOutages:
 
 def _repository_of(parts: SplitResult) -> str:
     """Return a call's repository; path and query for other calls, e.g. for tokens."""
-    found = _REPOSITORY.match(parts.path)
-    return found[1] if found else f"{parts.path or '/'}?{parts.query}"
+    match = _REPOSITORY.match(parts.path)
+    return match[1] if match else f"{parts.path or '/'}?{parts.query}"

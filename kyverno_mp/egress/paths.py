@@ -109,5 +109,5 @@ def _joined(parts: list[str], query: str) -> str:
     return "/" + "/".join(quote(part, safe=_SAFE) for part in parts) + query
 
 
-def _refused(text: str) -> ExpressionFailed:
-    return ExpressionFailed("egress.namespace", text)
+def _refused(message: str) -> ExpressionFailed:
+    return ExpressionFailed("egress.namespace", message)

@@ -133,7 +133,7 @@ class RegistryTransport:
         try:
             parts, port = taken_apart(call.url)
             host = parts.hostname or ""
-            found = self._call(call, parts, port, deadline_ns)
+            response = self._call(call, parts, port, deadline_ns)
         except DeadlinePassed:
             self._on_call(host, "deadline")
             raise
@@ -143,8 +143,8 @@ class RegistryTransport:
         except Exception:
             self._on_call(host, "refused")
             raise
-        self._on_call(host, str(found.status))
-        return found
+        self._on_call(host, str(response.status))
+        return response
 
     @property
     def host_count(self) -> int:
@@ -154,7 +154,11 @@ class RegistryTransport:
     def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
-            idle = [one for host in self._hosts.values() for one, _ in host.idle]
+            idle = [
+                connection
+                for host in self._hosts.values()
+                for connection, _ in host.idle
+            ]
             for host in self._hosts.values():
                 host.idle.clear()
         for connection in idle:
@@ -196,12 +200,12 @@ class RegistryTransport:
         if self._pace is not None:
             connection.keep_pace(self._pace)
         try:
-            found = converse(connection, call, parts, {})
+            response = converse(connection, call, parts, {})
         except BaseException:
             connection.abandon()
             raise
-        found = replace(found, is_private=connection.is_private)
-        keeps = found.headers.get("connection", "").lower() != "close"
+        response = replace(response, is_private=connection.is_private)
+        keeps = response.headers.get("connection", "").lower() != "close"
         with self._lock:
             if (
                 keeps
@@ -209,9 +213,9 @@ class RegistryTransport:
                 and len(host.idle) < REGISTRY_IDLE_PER_HOST_MAX
             ):
                 host.idle.append((connection, time.monotonic_ns()))
-                return found
+                return response
         connection.abandon()
-        return found
+        return response
 
     @contextmanager
     def _place(self, key: _Key, deadline_ns: int) -> Iterator[_Host]:
@@ -261,12 +265,12 @@ class RegistryTransport:
     def _fresh(self, key: _Key, call: RegistryCall, deadline_ns: int) -> _Connection:
         target = Target(key.scheme, key.host.rstrip("."), key.port, "/")
         try:
-            found = self._resolve(target.host, deadline_ns)
+            resolved = self._resolve(target.host, deadline_ns)
         except KubeUnavailable as error:
             raise RegistryUnavailable("registry.network", error.message) from error
-        addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
+        addresses = allowed(target, resolved, self._rules)[:SERVICE_ADDRESSES_MAX]
         if call.is_redirected:
-            self._check_redirected(target, found)
+            self._check_redirected(target, resolved)
         return _Connection(
             key.host,
             key.port,
@@ -276,13 +280,13 @@ class RegistryTransport:
             is_private=all(map(is_private, addresses)),
         )
 
-    def _check_redirected(self, target: Target, found: list[str]) -> None:
+    def _check_redirected(self, target: Target, resolved: list[str]) -> None:
         """Require that more than ``*`` allows the addresses. Raises: ExpressionFailed.
 
         The message names the setting, because the server is often a token service.
         """
         try:
-            allowed(target, found, self._redirect_rules)
+            allowed(target, resolved, self._redirect_rules)
         except ExpressionFailed as error:
             message = f"a registry named this server, but {_SETTING} does not"
             raise ExpressionFailed(error.code, f"{error.message}: {message}") from error

@@ -49,13 +49,13 @@ class LiveResources:
         self._is_dry_run = is_dry_run
 
     def get(
-        self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
+        self, api_version: str, plural: str, key: tuple[str, str], deadline_ns: int
     ) -> Json | None:
         """Return the object, None if it does not exist.
 
         Raises: ExpressionFailed, DependencyError (``kube.deadline``).
         """
-        namespace, name = place
+        namespace, name = key
         resource, slash, part = plural.partition("/")
         path = f"{_base(api_version, namespace)}/{_plain(resource)}/{_plain(name)}"
         if slash:
@@ -97,11 +97,11 @@ class LiveResources:
 
     def plural(self, api_version: str, kind: str) -> str:
         """Return the plural name of a kind. Raises: ExpressionFailed."""
-        found = self._plural_of(api_version, kind)
-        if not found:
+        plural = self._plural_of(api_version, kind)
+        if not plural:
             message = f'no matches for kind "{kind}" in version "{api_version}"'
             raise ExpressionFailed("resource.kind", message)
-        return found
+        return plural
 
     def _checked(self, path: str, namespace: str, method: str) -> str:
         """Return the path. Raises: ExpressionFailed if the policy cannot use it."""
@@ -150,17 +150,17 @@ def _plain(name: str) -> str:
     return segment(name)
 
 
-def _with_kinds(found: Json) -> Json:
+def _with_kinds(listed: Json) -> Json:
     """Return a List whose items have apiVersion and kind.
 
     K8S: the API server omits both; Go's client derives them from the List
     (unstructured.decodeToList).
     """
-    if type(found) is not dict or type(found.get("items")) is not list:
-        return found
-    api_version = found.get("apiVersion")
-    kind = str(found.get("kind") or "").removesuffix("List")
-    for item in found["items"] if kind else ():
+    if type(listed) is not dict or type(listed.get("items")) is not list:
+        return listed
+    api_version = listed.get("apiVersion")
+    kind = str(listed.get("kind") or "").removesuffix("List")
+    for item in listed["items"] if kind else ():
         if type(item) is dict and not (item.get("kind") or item.get("apiVersion")):
             item.update(apiVersion=api_version, kind=kind)
-    return found
+    return listed

@@ -60,19 +60,19 @@ class LiveSchemas:
         """Return the schemas read within OPENAPI_WAIT_S_MAX; fewer on failure."""
         if time.monotonic() < self._quiet_until_s:
             return {}
-        found: dict[tuple[str, str], Schemas] = {}
+        schemas: dict[tuple[str, str], Schemas] = {}
         deadline_ns = time.monotonic_ns() + int(OPENAPI_WAIT_S_MAX * 1e9)
         try:
             index = read_index(self._asked(_INDEX, deadline_ns))
             for group, version in group_versions:
                 address = index.get(path_of(group, version))
                 if address:
-                    found[group, version] = self._read(address, deadline_ns)
+                    schemas[group, version] = self._read(address, deadline_ns)
         except (DependencyError, RequestInvalid) as error:
             self._quiet_until_s = time.monotonic() + _PAUSE_S
             _log.warning("cannot type-check CEL, no schemas: %s", error.message)
             self._on_failure(FAILED)
-        return found
+        return schemas
 
     def document(self, group: str, version: str, deadline_ns: int) -> Schemas | None:
         """Return the schemas of a group version, None if it is not served.
@@ -85,10 +85,10 @@ class LiveSchemas:
 
     def _read(self, address: str, deadline_ns: int) -> Schemas:
         with self._lock:
-            known = self._cache.pop(address, None)
-            if known is not None:
-                self._cache[address] = known
-                return known[1]
+            cached = self._cache.pop(address, None)
+            if cached is not None:
+                self._cache[address] = cached
+                return cached[1]
         body = self._asked(address, deadline_ns)
         schemas = read_schemas(body)
         with self._lock:

@@ -89,13 +89,13 @@ class Services:
 
         ``deadline_ns`` 0: only the timeout of services. Raises: as ``call``.
         """
-        asked = ApiRequest(
+        api_request = ApiRequest(
             method=request.method,
             url=request.url,
             headers=tuple(request.headers.items()),
             ca_bundle=request.ca_bundle,
         )
-        answer = self._asked(asked, request.body, deadline_ns)
+        answer = self._asked(api_request, request.body, deadline_ns)
         return answer.status, answer.body
 
     def _asked(
@@ -113,12 +113,12 @@ class Services:
         own_ns = time.monotonic_ns() + int(self._rules.timeout_s * 1e9)
         deadline_ns = deadline_ns or own_ns + 1
         try:
-            found = self._resolve(target.host, min(deadline_ns, own_ns))
+            resolved = self._resolve(target.host, min(deadline_ns, own_ns))
         except KubeUnavailable as error:
             raise ExpressionFailed("egress.dns", error.message) from error
         except DeadlinePassed as error:
             raise _late(error.message, own_ns, deadline_ns) from error
-        addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
+        addresses = allowed(target, resolved, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
         connection = Connection(
             target.host,
             target.port,
@@ -150,14 +150,14 @@ class Services:
             name: value for name, value in request.headers if name.lower() not in _OURS
         }
         headers["Host"] = target.authority
-        given = {name.lower() for name in headers}
-        if "user-agent" not in given:
+        names = {name.lower() for name in headers}
+        if "user-agent" not in names:
             headers["User-Agent"] = self._user_agent
-        if request.body is not None and "content-type" not in given:
+        if request.body is not None and "content-type" not in names:
             headers["Content-Type"] = "application/json"
         # SAFETY: this room never has our ServiceAccount's token. This token is issued
         # for services and is sent over TLS only.
-        if "authorization" not in given and target.scheme == "https":
+        if "authorization" not in names and target.scheme == "https":
             token = self._token()
             if token:
                 headers["Authorization"] = f"Bearer {token}"
@@ -188,12 +188,12 @@ class Services:
 
 
 def _late(
-    text: str, own_ns: int, deadline_ns: int
+    message: str, own_ns: int, deadline_ns: int
 ) -> ExpressionFailed | DeadlinePassed:
     if own_ns < deadline_ns:
         # The service call's timeout has passed, but not the caller's deadline.
-        return ExpressionFailed("context.apicall", text)
-    return DeadlinePassed("egress.deadline", text)
+        return ExpressionFailed("context.apicall", message)
+    return DeadlinePassed("egress.deadline", message)
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:

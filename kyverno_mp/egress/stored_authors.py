@@ -58,14 +58,14 @@ class StoredAuthors:
             return ""
         name, now_s = (resource.plural, key), self._monotonic_s()
         with self._lock:
-            known = self._verdicts.get(name)
-        if known is not None and now_s < known.until_s:
-            return known.reason
+            verdict = self._verdicts.get(name)
+        if verdict is not None and now_s < verdict.until_s:
+            return verdict.reason
         try:
             reason = self._judge(resource, key)
         except DependencyError as error:
             _log.info("author of %s/%s not checked: %s", *key, error.message)
-            reason = known.reason if known is not None else ""
+            reason = verdict.reason if verdict is not None else ""
             until_s = now_s + AUTHOR_RETRY_S
         else:
             # A new version may have another author.

@@ -39,20 +39,20 @@ class LiveTypes:
         key = (api_version, kind)
         now_s = time.monotonic()
         with self._lock:
-            known = self._known.get(key)
-        if known is not None and now_s - known[0] < _FRESH_S:
-            return known[2]
+            cached = self._known.get(key)
+        if cached is not None and now_s - cached[0] < _FRESH_S:
+            return cached[2]
         group, _, version = api_version.rpartition("/")
         models = self._documents.document(group, version, deadline_ns)
         if models is None:
-            found = None
-        elif known is not None and known[1] is models:
-            found = known[2]
+            types = None
+        elif cached is not None and cached[1] is models:
+            types = cached[2]
         else:
-            found = types_of(models, api_version, kind)
+            types = types_of(models, api_version, kind)
         with self._lock:
             self._known.pop(key, None)
             while len(self._known) >= TYPES_KEPT_MAX:
                 del self._known[next(iter(self._known))]
-            self._known[key] = now_s, models, found
-        return found
+            self._known[key] = now_s, models, types
+        return types

@@ -97,10 +97,10 @@ class CompileBudget:
 
         Raises: PolicyInvalid if the other exceptions have used up all steps.
         """
-        left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
-        if left <= 0:
+        steps_left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
+        if steps_left <= 0:
             raise _none_left()
-        steps_max = min(left, COMPILE_EXCEPTION_STEPS_MAX)
+        steps_max = min(steps_left, COMPILE_EXCEPTION_STEPS_MAX)
         return _ExceptionBudget(self._check_clock, steps_max)
 
     def charge_exception(self, namespace: str, steps: int) -> None:
@@ -166,23 +166,23 @@ def for_exception(namespace: str = "", copies: int = 1) -> Iterator[None]:
     if policy is None:
         yield
         return
-    own = policy.exception_budget()
+    exception_budget = policy.exception_budget()
     try:
-        with bounded(own):
+        with bounded(exception_budget):
             # Even an exception without conditions takes time.
             spend()
             yield
-        more = own.steps * (copies - 1)
-        all_steps = policy.exception_steps + own.steps + more
+        more = exception_budget.steps * (copies - 1)
+        all_steps = policy.exception_steps + exception_budget.steps + more
         if more and all_steps > COMPILE_EXCEPTIONS_STEPS_MAX:
             raise _none_left()
         policy.charge_exception(namespace, more)
     finally:
-        policy.charge_exception(namespace, own.steps)
+        policy.charge_exception(namespace, exception_budget.steps)
 
 
 def in_turn(
-    given: Iterable[_Item],
+    exceptions: Iterable[_Item],
     namespace_of: Callable[[_Item], str],
     order: Callable[[_Item], tuple[int, int]],
 ) -> Iterator[_Item]:
@@ -193,11 +193,11 @@ def in_turn(
     """
     policy = _CURRENT.get()
     if policy is None:
-        yield from given
+        yield from exceptions
         return
     waiting: dict[str, list[_Item]] = {}
-    for one in given:
-        waiting.setdefault(namespace_of(one), []).append(one)
+    for exception in exceptions:
+        waiting.setdefault(namespace_of(exception), []).append(exception)
     for queue in waiting.values():
         queue.sort(key=order, reverse=True)
     turns = [(policy.spent_by(namespace), namespace) for namespace in waiting]
@@ -227,11 +227,11 @@ def once(key: object, parse: Callable[[], _Item]) -> _Item:
     budget = _CURRENT.get()
     if budget is None:
         return parse()
-    known = budget.parsed.get(key) or budget.earlier.get(key)
-    if known is None:
+    cached = budget.parsed.get(key) or budget.earlier.get(key)
+    if cached is None:
         before = budget.steps
         parsed = parse()
         budget.parsed[key] = parsed, budget.steps - before
         return parsed
-    budget.spend(known[1])
-    return known[0]  # type: ignore[no-any-return]
+    budget.spend(cached[1])
+    return cached[0]  # type: ignore[no-any-return]

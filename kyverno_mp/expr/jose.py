@@ -147,8 +147,8 @@ def _chosen(keys: KeySet, key_id: Json) -> Key:
     for key in keys.keys:
         if key.key_id and key.key_id == key_id:
             return key
-    shown = _shown(key_id) if type(key_id) is str else "of another type"
-    raise _invalid(f"{_PROVIDER}failed to find key with key ID {shown} in key set")
+    printed = _shown(key_id) if type(key_id) is str else "of another type"
+    raise _invalid(f"{_PROVIDER}failed to find key with key ID {printed} in key set")
 
 
 def _key(raw: dict[str, Json]) -> Key | None:
@@ -213,10 +213,10 @@ def _rsa_key(raw: dict[str, Json], key_id: str) -> Key | None:
 
 
 def _curve_key(raw: dict[str, Json], key_id: str) -> Key | None:
-    known = _CURVES.get(str(raw.get("crv")))
-    if known is None:
+    parameters = _CURVES.get(str(raw.get("crv")))
+    if parameters is None:
         return None
-    algorithm, curve, size = known
+    algorithm, curve, size = parameters
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
@@ -235,8 +235,8 @@ def _curve_key(raw: dict[str, Json], key_id: str) -> Key | None:
 
 
 def _edwards_key(raw: dict[str, Json], key_id: str) -> Key | None:
-    known = _EDWARDS.get(str(raw.get("crv")))
-    if known is None:
+    parameters = _EDWARDS.get(str(raw.get("crv")))
+    if parameters is None:
         return None
     from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
 
@@ -244,12 +244,12 @@ def _edwards_key(raw: dict[str, Json], key_id: str) -> Key | None:
         "Ed25519": ed25519.Ed25519PublicKey.from_public_bytes,
         "Ed448": ed448.Ed448PublicKey.from_public_bytes,
     }
-    key = makers[known[1]](_bytes_of(raw, "x"))
+    key = makers[parameters[1]](_bytes_of(raw, "x"))
 
     def verify(_algorithm: str, data: bytes, signature: bytes) -> bool:
         return _is_valid(lambda: key.verify(signature, data))
 
-    return Key(key_id, (known[0], known[1]), verify)
+    return Key(key_id, (parameters[0], parameters[1]), verify)
 
 
 _MAKERS: Final[dict[str, Callable[[dict[str, Json], str], Key | None]]] = {
@@ -285,12 +285,12 @@ def _bytes_of(raw: dict[str, Json], name: str) -> bytes:
 
 def _object(part: str, word: str) -> dict[str, Json]:
     try:
-        found = decode_json(_decoded(part, word).decode())
+        value = decode_json(_decoded(part, word).decode())
     except (JsonInvalid, UnicodeDecodeError) as error:
         raise _invalid(f"the {word} are not JSON: {_shown(str(error))}") from error
-    if type(found) is not dict:
+    if type(value) is not dict:
         raise _invalid(_NO_JWT)
-    return found
+    return value
 
 
 def _decoded(part: str, word: str) -> bytes:
@@ -301,13 +301,13 @@ def _decoded(part: str, word: str) -> bytes:
         raise _invalid(f"the {word} are not base64") from error
 
 
-def _shown(text: str) -> str:
-    return quote(text[:_SHOWN_MAX])
+def _shown(string: str) -> str:
+    return quote(string[:_SHOWN_MAX])
 
 
 def _invalid(reason: str) -> ExpressionFailed:
     return _refused(f"jwt.Parse: failed to parse token: {reason}")
 
 
-def _refused(text: str) -> ExpressionFailed:
-    return ExpressionFailed("cel.token", text)
+def _refused(message: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.token", message)

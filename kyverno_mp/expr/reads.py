@@ -74,10 +74,10 @@ class Reads:
         level, self.size = [self], 0
         for _ in range(READS_DEPTH_MAX):
             below: list[Reads] = []
-            for place in level:
-                below += place.fields.values()
-                if place.element is not None:
-                    below.append(place.element)
+            for reads in level:
+                below += reads.fields.values()
+                if reads.element is not None:
+                    below.append(reads.element)
             self.size += len(below)
             if not below or self.size > READS_PLACES_MAX:
                 return self.size > READS_PLACES_MAX
@@ -127,14 +127,14 @@ class Found(msgspec.Struct, frozen=True):
         Variables can form a graph with few origins but endless paths, so each origin is
         visited once.
         """
-        waiting, seen = [self], {id(self)}
+        waiting, visited = [self], {id(self)}
         while waiting:
-            found = waiting.pop()
-            for place in found.places:
-                place.whole = True
-            for item in found.items:
-                if id(item) not in seen:
-                    seen.add(id(item))
+            origin = waiting.pop()
+            for reads in origin.places:
+                reads.whole = True
+            for item in origin.items:
+                if id(item) not in visited:
+                    visited.add(id(item))
                     waiting.append(item)
 
     def elements(self) -> "Found":
@@ -145,13 +145,13 @@ class Found(msgspec.Struct, frozen=True):
         """Return the possible origins of the value's member ``name``."""
         if name in self.bound:
             return self.bound[name]
-        return Found(tuple([place.field(name) for place in self.places]))
+        return Found(tuple([reads.field(name) for reads in self.places]))
 
 
-def both(*found: Found) -> Found:
+def both(*origins: Found) -> Found:
     """Return the union of these origins. Raises: ReadsUnknown if there are too many."""
-    places = {id(place): place for one in found for place in one.places}
-    items = {id(item): item for one in found for item in one.items}
+    places = {id(reads): reads for origin in origins for reads in origin.places}
+    items = {id(item): item for origin in origins for item in origin.items}
     if len(places) + len(items) > ORIGINS_MAX:
         raise ReadsUnknown("origins")
     return Found(tuple(places.values()), tuple(items.values()))
@@ -193,16 +193,16 @@ def _each(cut_item: Cut) -> Cut:
     return lambda values: list(map(cut_item, values))
 
 
-def _masked(texts: frozenset[str]) -> Cut:
-    return lambda value: value if value in texts else None
+def _masked(strings: frozenset[str]) -> Cut:
+    return lambda value: value if value in strings else None
 
 
 def _told_apart(key: str, cut_items: Cut) -> Cut:
     """Reject lists in which two elements have the same text under ``key``."""
 
     def cut_different(values: Json) -> Json:
-        texts = {value[key] for value in values}
-        if len(texts) < len(values) or not _TEXT.issuperset(map(type, texts)):
+        distinct = {value[key] for value in values}
+        if len(distinct) < len(values) or not _TEXT.issuperset(map(type, distinct)):
             raise ValueError(key)
         return cut_items(values)
 
@@ -230,8 +230,8 @@ def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
         part: dict[str, Json] = {}
         for name, cut in names:
             if name in value:
-                found = value[name]
-                part[name] = found if cut is None else cut(found)
+                member = value[name]
+                part[name] = member if cut is None else cut(member)
         return part
 
     return cut_map
@@ -250,10 +250,10 @@ def _cut_small_maps(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
         if kind is not dict:
             return cut_items(value) if kind is list else value
         part: dict[str, Json] = {}
-        for name, found in value.items():
+        for name, member in value.items():
             if name in cuts:
                 cut = cuts[name]
-                part[name] = found if cut is None else cut(found)
+                part[name] = member if cut is None else cut(member)
         return part
 
     return cut_map
@@ -265,10 +265,10 @@ def _cut_names(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
         if kind is not dict:
             return cut_items(value) if kind is list else value
         part: dict[str, Json] = {}
-        for name, found in value.items():
+        for name, member in value.items():
             if name in cuts:
                 cut = cuts[name]
-                part[name] = found if cut is None else cut(found)
+                part[name] = member if cut is None else cut(member)
             else:
                 # The value of this key is never read.
                 part[name] = 0
@@ -311,12 +311,12 @@ class Strangers:
             return [self.put_into(below, item, depth) for item in part]
         if type(part) is not dict:
             return part
-        found = {
+        filled = {
             name: self.put_into(reads.fields.get(name, _UNREAD), item, depth + 1)
             for name, item in part.items()
         }
-        found[self._next()] = self._next()
-        return found
+        filled[self._next()] = self._next()
+        return filled
 
     def _next(self) -> str:
         self._count += 1

@@ -186,16 +186,16 @@ class Runtime:
         self.policy = policy
         self._regexes = None
         self._is_tenant = is_tenant
-        left = self._tenant_steps if is_tenant else self._cluster_steps
+        steps_left = self._tenant_steps if is_tenant else self._cluster_steps
         # PERF: a comparison, because ``min`` is a call.
-        if left > POLICY_STEPS_MAX:  # noqa: PLR1730 - as above
-            left = POLICY_STEPS_MAX
-        self.steps_left = self._granted = left
+        if steps_left > POLICY_STEPS_MAX:  # noqa: PLR1730 - as above
+            steps_left = POLICY_STEPS_MAX
+        self.steps_left = self._granted = steps_left
         self.bytes_left = EXPRESSION_BYTES_MAX
         if is_tenant and self.review_deadline_ns:
             self._begin_tenant_time()
         if self._limit_ns:
-            self._check_below = left - STEPS_BETWEEN_CLOCK_CHECKS
+            self._check_below = steps_left - STEPS_BETWEEN_CLOCK_CHECKS
 
     def with_int64(self) -> "Runtime":
         """Return a budget with the remaining steps and bytes, for int64 data.
@@ -234,9 +234,9 @@ class Runtime:
 
     def charge(self, steps: int = 1) -> None:
         """Charge steps. Raises: BudgetExceeded, DeadlinePassed."""
-        left = self.steps_left = self.steps_left - steps
-        if left <= self._check_below:
-            self._check(left)
+        steps_left = self.steps_left = self.steps_left - steps
+        if steps_left <= self._check_below:
+            self._check(steps_left)
 
     def check_clock(self) -> None:
         """Raise DeadlinePassed after the deadline, regardless of the steps spent.
@@ -260,13 +260,13 @@ class Runtime:
             self._pace.make_room()
             self._begin_slice()
 
-    def _check(self, left: int) -> None:
+    def _check(self, steps_left: int) -> None:
         """Check the budget and the clock."""
-        if left < 0:
+        if steps_left < 0:
             raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
         if self._limit_ns:
-            ahead = self._check_below - left
-            self._check_below = max(left - STEPS_BETWEEN_CLOCK_CHECKS, 0)
+            ahead = self._check_below - steps_left
+            self._check_below = max(steps_left - STEPS_BETWEEN_CLOCK_CHECKS, 0)
             self.check_clock()
             if ahead > HEAVY_STEPS and self._pace is not None:
                 self._make_room(ahead)
@@ -330,27 +330,27 @@ class Runtime:
     def charge_items(self, count: int) -> None:
         """Charge a new list: a step and a pointer per item."""
         # PERF: ``charge`` is inlined; steps limit the memory of short lists.
-        left = self.steps_left = self.steps_left - count
-        if left <= self._check_below:
-            self._check(left)
+        steps_left = self.steps_left = self.steps_left - count
+        if steps_left <= self._check_below:
+            self._check(steps_left)
         if count > FEW_ITEMS:
             self.charge_bytes(count * POINTER_BYTES)
 
     def charge_list(self, count: int) -> None:
         """Charge a new list with its bytes, even if it is short."""
         self.bytes_left -= LIST_BYTES + count * POINTER_BYTES
-        left = self.steps_left = self.steps_left - count
-        if left <= self._check_below or self.bytes_left < 0:
+        steps_left = self.steps_left = self.steps_left - count
+        if steps_left <= self._check_below or self.bytes_left < 0:
             self.charge_bytes(0)
-            self._check(left)
+            self._check(steps_left)
 
     def charge_entries(self, count: int) -> None:
         """Charge a new map: a step and a slot per entry."""
         self.bytes_left -= count * ENTRY_BYTES
-        left = self.steps_left = self.steps_left - count
-        if left <= self._check_below or self.bytes_left < 0:
+        steps_left = self.steps_left = self.steps_left - count
+        if steps_left <= self._check_below or self.bytes_left < 0:
             self.charge_bytes(0)
-            self._check(left)
+            self._check(steps_left)
 
     def meets_regex(self, pattern: str) -> bool:
         """Return whether the policy uses a regular expression for the first time.
@@ -367,9 +367,9 @@ class Runtime:
         met.add(pattern)
         return True
 
-    def charge_read(self, *texts: str) -> None:
+    def charge_read(self, *strings: str) -> None:
         """Charge one pass over strings."""
-        self.charge(sum(map(len, texts)) // CHARACTERS_PER_STEP)
+        self.charge(sum(map(len, strings)) // CHARACTERS_PER_STEP)
 
     def charge_printed(self, length: int) -> None:
         """Charge for printing this many characters, or items of a container."""

@@ -87,9 +87,9 @@ class ServedClients:
         """Return the client for a kind of access."""
         now_ns = time.monotonic_ns()
         with self._lock:
-            known = self._clients.get(access)
-            if known is not None and now_ns - known[1] < _KEPT_NS:
-                return known[0]
+            cached = self._clients.get(access)
+            if cached is not None and now_ns - cached[1] < _KEPT_NS:
+                return cached[0]
             if len(self._clients) >= IMAGE_CLIENTS_MAX:
                 self._clients.clear()
             client = self._client(access)
@@ -97,13 +97,13 @@ class ServedClients:
         return client
 
     def _client(self, access: RegistryAccess) -> Client:
-        own = bool(access.providers or access.secrets)
-        exposed = access.insecure and (own or not self._settings.insecure)
+        has_credentials = bool(access.providers or access.secrets)
+        exposed = access.insecure and (has_credentials or not self._settings.insecure)
 
         def keychain(reference: Reference, deadline_ns: int) -> Credentials:
             # SAFETY: the author of a policy is not trusted with our credentials, which
             # anyone on the network can read if no certificate is verified.
-            if exposed and not own:
+            if exposed and not has_credentials:
                 return ANONYMOUS
             if exposed and access.is_tenants:
                 message = (
@@ -111,7 +111,7 @@ class ServedClients:
                     " allowInsecureRegistry"
                 )
                 raise ExpressionFailed("registry.credentials", message)
-            if own:
+            if has_credentials:
                 return self._own(access, reference, deadline_ns)
             return self._common(reference, deadline_ns)
 
@@ -119,7 +119,8 @@ class ServedClients:
             lambda _registry: ANONYMOUS,
             user_agent=self._user_agent,
             # KYVERNO: the operator's settings do not apply to a block with credentials.
-            insecure=access.insecure or (self._settings.insecure and not own),
+            insecure=access.insecure
+            or (self._settings.insecure and not has_credentials),
             keychain=keychain,
             send=self._send,
         )
@@ -128,12 +129,12 @@ class ServedClients:
         self, access: RegistryAccess, reference: Reference, deadline_ns: int
     ) -> Credentials:
         if _DOCKER in access.providers:
-            found = self._from_docker(reference, deadline_ns)
-            if found != ANONYMOUS:
-                return found
+            credentials = self._from_docker(reference, deadline_ns)
+            if credentials != ANONYMOUS:
+                return credentials
         for name, hosts in _CLOUDS.items():
-            known = any(matches(host, reference.registry) for host in hosts)
-            if known and name in access.providers:
+            is_cloud = any(matches(host, reference.registry) for host in hosts)
+            if is_cloud and name in access.providers:
                 message = (
                     f"the registry provider {name} is not supported by this version;"
                     " name a Secret in imageRegistryCredentials.secrets"
@@ -143,10 +144,10 @@ class ServedClients:
 
     def _common(self, reference: Reference, deadline_ns: int) -> Credentials:
         settings = self._settings
-        found = self._from_secrets(settings.secrets, reference)
-        if found is None and _DOCKER in settings.helpers:
+        credentials = self._from_secrets(settings.secrets, reference)
+        if credentials is None and _DOCKER in settings.helpers:
             return self._from_docker(reference, deadline_ns)
-        return found or ANONYMOUS
+        return credentials or ANONYMOUS
 
     def _from_docker(self, reference: Reference, deadline_ns: int) -> Credentials:
         try:
@@ -161,9 +162,9 @@ class ServedClients:
             keys = self._keys(name)
             if keys is None:
                 continue
-            found = keys.credentials(reference.registry, reference.repository)
-            if found is not None:
-                return found
+            credentials = keys.credentials(reference.registry, reference.repository)
+            if credentials is not None:
+                return credentials
         return None
 
     def _keys(self, name: str) -> SecretKeys | None:
@@ -178,11 +179,11 @@ class ServedClients:
         ):
             return None
         now_ns = time.monotonic_ns()
-        known = self._secrets.get(short)
-        if known is not None and now_ns - known[1] < _KEPT_NS:
-            return known[0]
-        found = self._read_secret(short)
-        data = found.get("data") if type(found) is dict else None
+        cached = self._secrets.get(short)
+        if cached is not None and now_ns - cached[1] < _KEPT_NS:
+            return cached[0]
+        secret = self._read_secret(short)
+        data = secret.get("data") if type(secret) is dict else None
         keys = SecretKeys(data) if type(data) is dict else None
         with self._lock:
             if len(self._secrets) >= REGISTRY_SECRETS_MAX:

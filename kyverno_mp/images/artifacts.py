@@ -124,10 +124,10 @@ class Artifacts:
 
         Raises: ExpressionFailed, DependencyError.
         """
-        found = self._blob(reference, digest, deadline_ns)
-        if found.problem:
-            raise failed(found.problem)
-        return found.payload
+        blob = self._blob(reference, digest, deadline_ns)
+        if blob.problem:
+            raise failed(blob.problem)
+        return blob.payload
 
     def referring(
         self, reference: Reference, digest: str, deadline_ns: int
@@ -180,9 +180,12 @@ class Artifacts:
         """
         chosen = ""
         for entry in self._referring(reference, digest, deadline_ns):
-            found = entry.get("digest")
-            if entry.get("artifactType") == _SIGNATURE_TYPE and type(found) is str:
-                chosen = found
+            entry_digest = entry.get("digest")
+            if (
+                entry.get("artifactType") == _SIGNATURE_TYPE
+                and type(entry_digest) is str
+            ):
+                chosen = entry_digest
         if not chosen:
             return []
         named = parsed(f"{reference.place}@{chosen}")
@@ -221,26 +224,29 @@ class Artifacts:
         if len(layers) > IMAGE_SIGNATURES_MAX:
             message = f"{name}: more than {IMAGE_SIGNATURES_MAX} signatures"
             raise failed(message)
-        left = IMAGE_SIGNATURE_BYTES_MAX
+        bytes_left = IMAGE_SIGNATURE_BYTES_MAX
         blobs: dict[str, _Blob] = {}
-        found = []
+        read_layers = []
         for layer in layers:
             fields: Mapping[str, Json] = layer if type(layer) is dict else {}
-            given, digest = fields.get("annotations"), str(fields.get("digest"))
+            raw_annotations, digest = (
+                fields.get("annotations"),
+                str(fields.get("digest")),
+            )
             blob = blobs.get(digest)
             if blob is None:
                 blob = blobs[digest] = self._blob(reference, digest, deadline_ns)
             # A blob is read once, but each layer's signature is checked over the whole
             # payload.
-            left -= blob.received
-            if left < 0:
+            bytes_left -= blob.received
+            if bytes_left < 0:
                 message = (
                     f"{name}: payloads of more than {IMAGE_SIGNATURE_BYTES_MAX} bytes"
                 )
                 raise failed(message)
-            annotations = given if type(given) is dict else {}
-            found.append(Layer(digest, blob.payload, annotations, blob.problem))
-        return found
+            annotations = raw_annotations if type(raw_annotations) is dict else {}
+            read_layers.append(Layer(digest, blob.payload, annotations, blob.problem))
+        return read_layers
 
     def _blob(self, reference: Reference, digest: str, deadline_ns: int) -> _Blob:
         received = 0
@@ -301,9 +307,9 @@ def http_error(url: str, answer: RegistryResponse) -> str:
     if errors:
         return f"GET {url}: {errors[0]}"
     phrase = _PHRASES.get(answer.status, "")
-    text = f"GET {url}: unexpected status code {answer.status} {phrase}".rstrip()
+    message = f"GET {url}: unexpected status code {answer.status} {phrase}".rstrip()
     body = _plain(answer.body.decode(errors="replace").strip())
-    return f"{text}: {body}" if body else text
+    return f"{message}: {body}" if body else message
 
 
 def _head_error(url: str, status: int) -> str:
@@ -318,36 +324,38 @@ def _errors(body: bytes) -> Iterator[str]:
         listed = json_object(body, "").get("errors")
     except ExpressionFailed:
         return
-    for one in listed if type(listed) is list else []:
-        if type(one) is not dict:
+    for error in listed if type(listed) is list else []:
+        if type(error) is not dict:
             continue
-        parts = f"{one.get('code', '')}: {one.get('message', '')}"
-        detail = one.get("detail")
+        parts = f"{error.get('code', '')}: {error.get('message', '')}"
+        detail = error.get("detail")
         yield _plain(parts if detail is None else f"{parts}; {sprint(detail)}")
 
 
-def _plain(text: str) -> str:
+def _plain(answer: str) -> str:
     """Return a registry's text, truncated and without control characters.
 
     SAFETY: the text is written to terminals, logs and reports.
     """
-    cut = text[:_BODY_CHARACTERS]
-    return "".join(one for one in cut if one.isprintable() or one in "\n\t")
+    cut = answer[:_BODY_CHARACTERS]
+    return "".join(
+        character for character in cut if character.isprintable() or character in "\n\t"
+    )
 
 
-def json_object(data: bytes, what: str) -> dict[str, Json]:
+def json_object(data: bytes, subject: str) -> dict[str, Json]:
     """Decode a registry's JSON object. Raises: ExpressionFailed."""
     try:
         value = decode_parts(data, REGISTRY_JSON_PARTS_MAX)
     except JsonInvalid as error:
-        raise failed(f"{what}: not JSON") from error
+        raise failed(f"{subject}: not JSON") from error
     if type(value) is not dict:
-        raise failed(f"{what}: not a JSON object")
+        raise failed(f"{subject}: not a JSON object")
     return value
 
 
-def _digest(data: bytes, named: str, what: str) -> str:
+def _digest(data: bytes, named: str, subject: str) -> str:
     try:
-        return checked_digest(data, named, what)
+        return checked_digest(data, named, subject)
     except RequestInvalid as error:
         raise failed(error.message) from error

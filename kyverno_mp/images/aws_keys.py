@@ -161,14 +161,14 @@ class AwsKeys:
             # SAFETY: the identity is the operator's.
             raise failed("a namespaced policy cannot use keys of AWS KMS")
         key = _key_of(reference, self._identity.region)
-        known, now_ns = self._known.get(key), self._clock_ns()
-        if known is None or now_ns >= known.again_ns:
-            known = self._read_again(key, known, deadline_ns)
-        if known.failure:
-            raise failed(known.failure)
-        return known.pem
+        entry, now_ns = self._known.get(key), self._clock_ns()
+        if entry is None or now_ns >= entry.again_ns:
+            entry = self._read_again(key, entry, deadline_ns)
+        if entry.failure:
+            raise failed(entry.failure)
+        return entry.pem
 
-    def _read_again(self, key: _Key, known: _Known | None, deadline_ns: int) -> _Known:
+    def _read_again(self, key: _Key, last: _Known | None, deadline_ns: int) -> _Known:
         """Read a key, or return the last one. Raises: DependencyError."""
         now_ns = self._clock_ns()
         retry_ns = now_ns + KMS_RETRY_S * 10**9
@@ -179,9 +179,9 @@ class AwsKeys:
             latest = _Known("", now_ns, retry_ns, error.message)
         except DependencyError:
             kept_ns = KMS_KEY_KEPT_S * 10**9
-            if known is None or known.failure or now_ns >= known.read_ns + kept_ns:
+            if last is None or last.failure or now_ns >= last.read_ns + kept_ns:
                 raise
-            latest = known._replace(again_ns=retry_ns)
+            latest = last._replace(again_ns=retry_ns)
         self._known[key] = latest
         if len(self._known) > IMAGE_KEY_SECRETS_MAX:
             self._known.popitem(last=False)
@@ -210,8 +210,8 @@ class AwsKeys:
             return failed(f"AWS KMS answers {kind}")
         # Perhaps the credentials have ended early.
         self._assumed = None
-        shown = kind if _ERROR.fullmatch(kind) else "an error"
-        return _unavailable(f"AWS KMS answers {shown}")
+        printed = kind if _ERROR.fullmatch(kind) else "an error"
+        return _unavailable(f"AWS KMS answers {printed}")
 
     def _post(
         self, host: str, headers: Mapping[str, str], body: bytes, deadline_ns: int
@@ -258,11 +258,13 @@ class AwsKeys:
         headers = {"content-type": "application/x-www-form-urlencoded"}
         body = urlencode(form).encode()
         answer = self._post(_host_of("sts", region), headers, body, deadline_ns)
-        text = answer.body.decode("utf-8", "replace")
-        parts = {name: pattern.search(text) for name, pattern in _STS.items()}
+        xml = answer.body.decode("utf-8", "replace")
+        parts = {name: pattern.search(xml) for name, pattern in _STS.items()}
         if answer.status != 200 or None in parts.values():  # noqa: PLR2004 - OK
             raise _unavailable("AWS STS gives this pod no credentials")
-        key, secret, session, until = (one[1] if one else "" for one in parts.values())
+        key, secret, session, until = (
+            match[1] if match else "" for match in parts.values()
+        )
         try:
             end = datetime.fromisoformat(until)
         except ValueError as error:
@@ -290,10 +292,10 @@ def signed(
     Source: AWS Signature Version 4.
     """
     time = scope.now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    own = {**headers, "x-amz-date": time}
+    signed_headers = {**headers, "x-amz-date": time}
     if credentials.token:
-        own["x-amz-security-token"] = credentials.token
-    covered = sorted({**own, "host": host}.items())
+        signed_headers["x-amz-security-token"] = credentials.token
+    covered = sorted({**signed_headers, "host": host}.items())
     names = ";".join(name for name, _ in covered)
     request = "\n".join(
         (
@@ -304,15 +306,15 @@ def signed(
     )
     parts = (time[:8], scope.region, scope.service, "aws4_request")
     digest = hashlib.sha256(request.encode()).hexdigest()
-    text = "\n".join(("AWS4-HMAC-SHA256", time, "/".join(parts), digest))
+    string_to_sign = "\n".join(("AWS4-HMAC-SHA256", time, "/".join(parts), digest))
     key = f"AWS4{credentials.secret_key}".encode()
-    for part in (*parts, text):
+    for part in (*parts, string_to_sign):
         key = hmac.digest(key, part.encode(), "sha256")
-    own["authorization"] = (
+    signed_headers["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{'/'.join(parts)},"
         f" SignedHeaders={names}, Signature={key.hex()}"
     )
-    return own
+    return signed_headers
 
 
 def _key_of(reference: str, region: str) -> _Key:
@@ -351,11 +353,11 @@ def _content_of(answer: RegistryResponse) -> dict[str, Json]:
 
 def _pem_of(content: dict[str, Json]) -> str:
     """Return the key of an answer. Raises: ExpressionFailed, DependencyError."""
-    given, usage = content.get("PublicKey"), content.get("KeyUsage")
+    encoded, usage = content.get("PublicKey"), content.get("KeyUsage")
     if type(usage) is str and usage != "SIGN_VERIFY":
         raise failed("the key of AWS KMS is not for signatures")
     try:
-        der = base64.b64decode(given if type(given) is str else "", validate=True)
+        der = base64.b64decode(encoded if type(encoded) is str else "", validate=True)
         load_der_public_key(der)
     except (binascii.Error, ValueError, TypeError, UnsupportedAlgorithm):
         raise _unavailable("AWS KMS answers without a public key") from None

@@ -85,9 +85,9 @@ class ImageCache:
     def get(self, key: bytes) -> Json | None:
         """Return the value of a key, None if it is absent or expired."""
         entry = self._read(self._path(key, _ENTRY))
-        found = entry is not None and entry.until_ns > self._monotonic_ns()
-        self._on_event(HIT if found else MISS)
-        return entry.value if entry is not None and found else None
+        is_fresh = entry is not None and entry.until_ns > self._monotonic_ns()
+        self._on_event(HIT if is_fresh else MISS)
+        return entry.value if entry is not None and is_fresh else None
 
     def put(self, key: bytes, value: Json, valid_s: float = inf) -> None:
         """Store a value at most while it is valid; a failed write is not an error."""
@@ -105,8 +105,8 @@ class ImageCache:
             if not has_room(self._options.folder, len(content)):
                 self._on_event(FAILED)
                 return
-            held = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(held, "wb") as file:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)
             part.rename(self._path(key, _ENTRY))
             self._on_event(STORED)
@@ -126,14 +126,14 @@ class ImageCache:
         path = self._path(key, _LOCK)
         # Waiting is useless if the result is too large to be stored.
         is_vain = key in self._too_large
-        held = None if is_vain else self._wait_for(path, deadline_ns)
+        descriptor = None if is_vain else self._wait_for(path, deadline_ns)
         try:
             yield
         finally:
-            if held is not None:
+            if descriptor is not None:
                 with contextlib.suppress(OSError):
                     path.unlink()
-                os.close(held)
+                os.close(descriptor)
 
     def once(
         self,
@@ -146,18 +146,18 @@ class ImageCache:
 
         ``valid_s`` returns how long the results since its last call are valid.
         """
-        found = self.get(key)
-        if found is not None:
-            return found
+        value = self.get(key)
+        if value is not None:
+            return value
         with self.flight(key, deadline_ns):
             # Another caller may have stored the result in the meantime.
-            found = self.get(key)
-            if found is None:
+            value = self.get(key)
+            if value is None:
                 valid_s()
-                found = verified()
+                value = verified()
                 # SAFETY: a result expires with the certificates it depends on.
-                self.put(key, found, valid_s())
-        return found
+                self.put(key, value, valid_s())
+        return value
 
     def _wait_for(self, path: Path, deadline_ns: int) -> int | None:
         own_ns = time.monotonic_ns() + int(IMAGE_FLIGHT_WAIT_S * 1e9)
@@ -165,12 +165,12 @@ class ImageCache:
         pause_s = _PAUSE_S
         while True:
             try:
-                held = _locked(path)
+                descriptor = _locked(path)
             except OSError:
                 self._on_event(FAILED)
                 return None
-            if held is not None or time.monotonic_ns() > until_ns:
-                return held
+            if descriptor is not None or time.monotonic_ns() > until_ns:
+                return descriptor
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
@@ -193,18 +193,18 @@ class ImageCache:
 
     def _evict(self) -> None:
         """Evict the oldest entries beyond the limits."""
-        found: list[tuple[int, int, str]] = []
+        entries: list[tuple[int, int, str]] = []
         with os.scandir(self._options.folder) as listed:
-            for one in listed:
+            for entry in listed:
                 # Another process may remove the file at the same time.
                 with contextlib.suppress(FileNotFoundError):
-                    facts = one.stat(follow_symlinks=False)
-                    if one.name.endswith(_ENTRY):
-                        found.append((facts.st_mtime_ns, facts.st_size, one.path))
+                    facts = entry.stat(follow_symlinks=False)
+                    if entry.name.endswith(_ENTRY):
+                        entries.append((facts.st_mtime_ns, facts.st_size, entry.path))
                     elif time.time() - facts.st_mtime > _LEFT_BEHIND_S:
-                        _remove_left_behind(Path(one.path))
-        count, size = len(found), sum(one[1] for one in found)
-        for _, length, path in sorted(found):
+                        _remove_left_behind(Path(entry.path))
+        count, size = len(entries), sum(entry[1] for entry in entries)
+        for _, length, path in sorted(entries):
             if count <= self._options.entries_max and size <= IMAGE_CACHE_BYTES_MAX:
                 break
             with contextlib.suppress(FileNotFoundError):
@@ -222,11 +222,11 @@ def _remove_left_behind(path: Path) -> None:
         path.unlink()
     if path.suffix != _LOCK:
         return
-    held = _locked(path)
-    if held is not None:
+    descriptor = _locked(path)
+    if descriptor is not None:
         # The file is unlocked; waiting processes will notice that it was replaced.
         path.unlink()
-        os.close(held)
+        os.close(descriptor)
 
 
 def _locked(path: Path) -> int | None:
@@ -234,16 +234,16 @@ def _locked(path: Path) -> int | None:
 
     Raises: OSError.
     """
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The last holder may have removed the file after it was opened here.
-        if path.stat().st_ino == os.fstat(held).st_ino:
-            return held
+        if path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError:
-        os.close(held)
+        os.close(descriptor)
         raise
-    os.close(held)
+    os.close(descriptor)
     return None

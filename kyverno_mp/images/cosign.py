@@ -54,10 +54,10 @@ def verified_payloads(
     def verify(layer: Layer) -> Verified:
         return _payload(layer, digest, terms)
 
-    found, reasons = _good(layers, verify)
-    if not found:
+    payloads, reasons = _good(layers, verify)
+    if not payloads:
         raise failed(f"no matching signatures: {reasons}")
-    return found
+    return payloads
 
 
 def verified_statements(
@@ -71,14 +71,14 @@ def verified_statements(
     def verify(layer: Layer) -> Verified:
         return _statement(layer, digest, terms)
 
-    found, reasons = _good(layers, verify)
-    if not found:
+    statements, reasons = _good(layers, verify)
+    if not statements:
         raise failed(f"no matching attestations: {reasons}")
-    return found
+    return statements
 
 
 def check_annotations(
-    payloads: Iterable[Mapping[str, Json]], wanted: Mapping[str, str]
+    payloads: Iterable[Mapping[str, Json]], annotations: Mapping[str, str]
 ) -> None:
     """Require a payload with all pairs in ``optional``. Raises: ExpressionFailed.
 
@@ -89,8 +89,8 @@ def check_annotations(
         optional = payload.get("optional")
         has = optional if type(optional) is dict else {}
         if all(
-            type(has.get(key)) is str and has[key] == text
-            for key, text in wanted.items()
+            type(has.get(key)) is str and has[key] == value
+            for key, value in annotations.items()
         ):
             return
     raise failed("no signature matched the required annotations")
@@ -99,14 +99,14 @@ def check_annotations(
 def _good(
     layers: Sequence[Layer], verify: Callable[[Layer], Verified]
 ) -> tuple[list[Verified], str]:
-    found: list[Verified] = []
+    verified: list[Verified] = []
     reasons: list[str] = []
     for layer in layers:
         try:
-            found.append(verify(layer))
+            verified.append(verify(layer))
         except Unproved as error:
             reasons.append(str(error))
-    return found, "\n ".join(reasons)
+    return verified, "\n ".join(reasons)
 
 
 def _payload(layer: Layer, digest: str, terms: Terms) -> Verified:
@@ -120,8 +120,8 @@ def _payload(layer: Layer, digest: str, terms: Terms) -> Verified:
     image = critical.get("image") if type(critical) is dict else None
     claimed = image.get("docker-manifest-digest") if type(image) is dict else None
     if claimed != digest:
-        shown = claimed if type(claimed) is str else ""
-        raise Unproved(f"invalid or missing digest in claim: {shown}")
+        printed = claimed if type(claimed) is str else ""
+        raise Unproved(f"invalid or missing digest in claim: {printed}")
     proof.check_time(signer, terms)
     return Verified(payload, proof.certificate, layer.annotations)
 
@@ -132,8 +132,8 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
     envelope = _json(layer.payload)
     kind = envelope.get("payloadType")
     if kind != _IN_TOTO:
-        shown = kind if type(kind) is str else ""
-        message = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
+        printed = kind if type(kind) is str else ""
+        message = f"invalid payloadType {printed} on envelope. Expected {_IN_TOTO}"
         raise Unproved(message)
     body = _signed_body(envelope, signer.check, terms)
     # A trusted signer created the statement, which may list thousands of packages.
@@ -160,21 +160,21 @@ def _signed_body(envelope: Mapping[str, Json], check: Check, terms: Terms) -> by
             f"more than {IMAGE_ENVELOPE_SIGNATURES_MAX} signatures of one envelope"
         )
     signed = b"DSSEv1 %d %s %d %s" % (len(_IN_TOTO), _IN_TOTO.encode(), len(body), body)
-    for one in signatures:
+    for entry in signatures:
         terms.tick()
-        signature = _base64(one.get("sig") if type(one) is dict else None)
+        signature = _base64(entry.get("sig") if type(entry) is dict else None)
         if signature and not check(signature, signed):
             return body
     raise Unproved("accepted signatures do not match threshold, Found: 0, Expected 1")
 
 
-def _base64(text: Json) -> bytes | None:
+def _base64(encoded: Json) -> bytes | None:
     """Decode standard or URL-safe base64, as envelopes allow."""
-    if type(text) is not str:
+    if type(encoded) is not str:
         return None
     for altchars in (None, b"-_"):
         try:
-            return base64.b64decode(text, altchars=altchars, validate=True)
+            return base64.b64decode(encoded, altchars=altchars, validate=True)
         except (binascii.Error, ValueError):
             continue
     return None
@@ -191,15 +191,15 @@ def _is_about(statement: Mapping[str, Json], digest: str) -> bool:
     subjects = statement.get("subject")
     for subject in subjects if type(subjects) is list else []:
         digests = subject.get("digest") if type(subject) is dict else None
-        found = digests.get("sha256") if type(digests) is dict else None
-        if type(found) is str and f"sha256:{found}" == digest:
+        hex_digest = digests.get("sha256") if type(digests) is dict else None
+        if type(hex_digest) is str and f"sha256:{hex_digest}" == digest:
             return True
     return False
 
 
 def _shown(statement: dict[str, Json]) -> dict[str, Json]:
     """Return the statement for conditions, whose ``type`` is its predicateType."""
-    shown = {**statement, "type": statement.get("predicateType")}
+    document = {**statement, "type": statement.get("predicateType")}
     predicate = statement.get("predicate")
     if statement.get("_type") == _CUSTOM and type(predicate) is dict:
         data = predicate.get("Data")
@@ -208,8 +208,8 @@ def _shown(statement: dict[str, Json]) -> dict[str, Json]:
         except JsonInvalid:
             inner = None
         if type(inner) is dict:
-            shown["predicate"] = {**predicate, "Data": inner}
-    return shown
+            document["predicate"] = {**predicate, "Data": inner}
+    return document
 
 
 def _json(data: bytes, parts_max: int = REGISTRY_JSON_PARTS_MAX) -> dict[str, Json]:

@@ -22,11 +22,11 @@ def json_value(data: str | bytes) -> Json:
         raise ValueError(str(error)) from None
 
 
-def base64_bytes(text: Json) -> bytes | None:
+def base64_bytes(encoded: Json) -> bytes | None:
     """Decode standard base64; return None for any other value."""
-    if type(text) is not str:
+    if type(encoded) is not str:
         return None
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(encoded, validate=True)
     except ValueError:
         return None

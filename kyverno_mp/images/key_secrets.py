@@ -79,13 +79,13 @@ class _Kept:
         self._kept_ns, self._number_max = kept_ns, number_max
         self._known: OrderedDict[_Place, tuple[_Found, int]] = OrderedDict()
 
-    def get(self, place: _Place) -> _Found | None:
-        found, until_ns = self._known.get(place, (None, 0))
-        return found if monotonic_ns() < until_ns else None
+    def get(self, key: _Place) -> _Found | None:
+        result, until_ns = self._known.get(key, (None, 0))
+        return result if monotonic_ns() < until_ns else None
 
-    def put(self, place: _Place, found: _Found) -> None:
-        self._known[place] = found, monotonic_ns() + self._kept_ns
-        self._known.move_to_end(place)
+    def put(self, key: _Place, result: _Found) -> None:
+        self._known[key] = result, monotonic_ns() + self._kept_ns
+        self._known.move_to_end(key)
         if len(self._known) > self._number_max:
             self._known.popitem(last=False)
 
@@ -103,72 +103,72 @@ class SecretKeyReader:
 
     def __call__(self, reference: str, tenant: str | None, deadline_ns: int) -> str:
         """Return the key as PEM. Raises: ExpressionFailed, DependencyError."""
-        place = _place(reference)
-        if tenant is not None and place[0] != tenant:
+        key = _place(reference)
+        if tenant is not None and key[0] != tenant:
             # SAFETY: tenants have no rights outside their namespace, but we have some.
             raise failed(
                 "a namespaced policy can only refer to Secrets in its own namespace"
             )
-        found = self._keys.get(place) or self._failures.get(place)
-        if found is None:
-            found = self._shared(place, deadline_ns)
-        if found.failure:
-            raise failed(found.failure)
-        return found.key
+        result = self._keys.get(key) or self._failures.get(key)
+        if result is None:
+            result = self._shared(key, deadline_ns)
+        if result.failure:
+            raise failed(result.failure)
+        return result.key
 
-    def _shared(self, place: _Place, deadline_ns: int) -> _Found:
+    def _shared(self, key: _Place, deadline_ns: int) -> _Found:
         """Read the Secret, or wait for the thread that is reading it.
 
         Threads share what the API server answered. If it did not answer the reading
         thread, whose deadline may be earlier, each waiting thread reads itself.
         """
         with self._lock:
-            other = self._flights.get(place)
-            if other is None:
+            other_flight = self._flights.get(key)
+            if other_flight is None:
                 # Another thread may have ended its read since the first look-up.
-                known = self._keys.get(place) or self._failures.get(place)
-                if known is not None:
-                    return known
-                own = self._flights[place] = Future()
-        if other is not None:
-            return _awaited(other, deadline_ns) or self._found(place, deadline_ns)
-        found = None
+                recent = self._keys.get(key) or self._failures.get(key)
+                if recent is not None:
+                    return recent
+                flight = self._flights[key] = Future()
+        if other_flight is not None:
+            return _awaited(other_flight, deadline_ns) or self._found(key, deadline_ns)
+        result = None
         try:
-            found = self._found(place, deadline_ns)
+            result = self._found(key, deadline_ns)
         finally:
             with self._lock:
-                if found is not None:
-                    (self._failures if found.failure else self._keys).put(place, found)
-                del self._flights[place]
-            own.set_result(found)
-        return found
+                if result is not None:
+                    (self._failures if result.failure else self._keys).put(key, result)
+                del self._flights[key]
+            flight.set_result(result)
+        return result
 
-    def _found(self, place: _Place, deadline_ns: int) -> _Found:
+    def _found(self, key: _Place, deadline_ns: int) -> _Found:
         try:
-            return _Found(key=_public_key(self._secret(place, deadline_ns)))
+            return _Found(key=_public_key(self._secret(key, deadline_ns)))
         except ExpressionFailed as error:
             return _Found(failure=error.message)
 
-    def _secret(self, place: _Place, deadline_ns: int) -> Json:
-        namespace, name = place
+    def _secret(self, key: _Place, deadline_ns: int) -> Json:
+        namespace, name = key
         try:
-            found = self._read(namespace, name, deadline_ns)
+            secret = self._read(namespace, name, deadline_ns)
         except KubeRefused as error:
             # KYVERNO: no permission is a failure; no answer is an error.
             raise failed(f"{_PREFIX}: {error.message}") from error
         except DependencyError as error:
             message = f"{_PREFIX}: {error.message}"
             raise type(error)(error.code, message) from error
-        if found is None:
+        if secret is None:
             raise failed(f'{_PREFIX}: secrets "{name}" not found')
-        return found
+        return secret
 
 
-def _awaited(other: "Future[_Found | None]", deadline_ns: int) -> _Found | None:
+def _awaited(flight: "Future[_Found | None]", deadline_ns: int) -> _Found | None:
     """Return what another thread finds, None if the API server does not answer it."""
     left_s = (deadline_ns - monotonic_ns()) / 1e9 if deadline_ns else None
     try:
-        return other.result(left_s)
+        return flight.result(left_s)
     except FutureTimeout as error:
         message = f"{_PREFIX}: the Secret was not read in time"
         raise DeadlinePassed("images.deadline", message) from error
@@ -190,23 +190,23 @@ def _place(reference: str) -> _Place:
 def _public_key(secret: Json) -> str:
     """Return the key of a Secret as PEM. Raises: ExpressionFailed."""
     data = secret.get("data") if type(secret) is dict else None
-    given = data.get(_KEY) if type(data) is dict else None
-    if type(given) is not str:
+    encoded = data.get(_KEY) if type(data) is dict else None
+    if type(encoded) is not str:
         raise failed(_MISSING)
     try:
-        text = base64.b64decode(given, validate=True).decode()
+        pem = base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         raise failed(_MISSING) from None
-    found = _PEM.search(text)
-    if found is None:
+    match = _PEM.search(pem)
+    if match is None:
         raise failed(_MISSING)
-    if found[1] not in _PUBLIC:
+    if match[1] not in _PUBLIC:
         raise failed(
             f"unknown Public key PEM file type in {_KEY}. Are you passing the correct"
             " public key?"
         )
     try:
-        der = base64.b64decode("".join(found[2].split()), validate=True)
+        der = base64.b64decode("".join(match[2].split()), validate=True)
         key = load_der_public_key(der)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise failed(f"the content of {_KEY} is not a valid public key") from None

@@ -73,38 +73,38 @@ SERVICES: Final = {
 _UNDECODED: Final = "PEM decoding failed"
 
 
-def failed(text: str) -> ExpressionFailed:
+def failed(message: str) -> ExpressionFailed:
     """Return the error for an attestor or artefact that fails verification."""
-    return ExpressionFailed("image.signature", text)
+    return ExpressionFailed("image.signature", message)
 
 
-def static_key(text: str, algorithm: str) -> StaticKey:
+def static_key(pem: str, algorithm: str) -> StaticKey:
     """Return an inline public key. Raises: ExpressionFailed."""
     chosen = _hash(algorithm)
-    if text.strip().startswith(_PGP):
+    if pem.strip().startswith(_PGP):
         reason = "PGP keys are not supported; give a key of cosign as PEM"
         raise failed(f"failed to load public key from PEM: {reason}")
-    if not text.strip().startswith(_BEGIN):
-        raise failed(f"failed to load public key from {text}: {_unread(text)}")
+    if not pem.strip().startswith(_BEGIN):
+        raise failed(f"failed to load public key from {pem}: {_unread(pem)}")
     prefix = "failed to load public key from PEM"
-    der = public_key_bytes(text)
+    der = public_key_bytes(pem)
     if der is None:
         raise failed(f"{prefix}: pem to public key: {_UNDECODED}")
     try:
         key = load_der_public_key(der)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        text = "the key is not a valid public key"
-        raise failed(f"{prefix}: pem to public key: {text}") from error
+        reason = "the key is not a valid public key"
+        raise failed(f"{prefix}: pem to public key: {reason}") from error
     return StaticKey(_check_of(key, chosen, prefix), _der(key))
 
 
-def public_key_bytes(text: str) -> bytes | None:
+def public_key_bytes(pem: str) -> bytes | None:
     """Return the bytes of a PEM text's first public key, None if it has none."""
-    body = _KEY.search(text)
+    body = _KEY.search(pem)
     return _decoded(body[1]) if body else None
 
 
-def certificate_key(text: str, algorithm: str) -> StaticKey:
+def certificate_key(encoded: str, algorithm: str) -> StaticKey:
     """Return the key of a policy's ``cert``, PEM or base64 of PEM.
 
     KYVERNO: only the key is used; validity and issuer are not checked
@@ -112,25 +112,25 @@ def certificate_key(text: str, algorithm: str) -> StaticKey:
     """
     chosen = _hash(algorithm)
     try:
-        key = policy_certificate(text).public_key()
+        key = policy_certificate(encoded).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise failed(f"failed to load certificate from {text}: {error}") from error
+        raise failed(f"failed to load certificate from {encoded}: {error}") from error
     prefix = "failed to load signature from certificate"
     return StaticKey(_check_of(key, chosen, prefix), _der(key))
 
 
-def policy_certificate(text: str) -> x509.Certificate:
+def policy_certificate(encoded: str) -> x509.Certificate:
     """Return a policy's ``cert``, PEM or base64 of PEM. Raises: ExpressionFailed."""
     try:
-        plain = base64.b64decode(text, validate=True).decode()
+        plain = base64.b64decode(encoded, validate=True).decode()
     except (ValueError, UnicodeDecodeError):
-        plain = text
+        plain = encoded
     try:
         return load_certificates(plain)[0]
     except (ValueError, TypeError) as error:
         reason = f"failed to unmarshal certificate from PEM format: {error}"
-        text = f"failed to load certificate from {text}: {reason}"
-        raise failed(text) from error
+        message = f"failed to load certificate from {encoded}: {reason}"
+        raise failed(message) from error
 
 
 def pem_of_key(der: bytes) -> str:
@@ -148,9 +148,9 @@ def check_of(key: object) -> Check:
     return _check_of(key, hashes.SHA256(), "invalid certificate found on signature")
 
 
-def load_certificates(text: str) -> list[x509.Certificate]:
+def load_certificates(pem: str) -> list[x509.Certificate]:
     """Return all certificates in a PEM text, at least one. Raises: ValueError."""
-    ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
+    ders = [_decoded(body) for body in _CERTIFICATE.findall(pem)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
     return [load_certificate(der) for der in ders if der]
@@ -187,17 +187,19 @@ def _unread(reference: str) -> str:
     """
     service = SERVICES.get(reference.strip().partition(":")[0])
     if service is not None:
-        text = f"this version has no provider for keys of {service}"
+        reason = f"this version has no provider for keys of {service}"
         if service == SERVICES["awskms"]:
-            text = f"only the service reads keys of {service}, with KYVERNO_MP_AWS_KMS"
-        return f"open {reference}: {text}; give the key inline as PEM"
+            reason = (
+                f"only the service reads keys of {service}, with KYVERNO_MP_AWS_KMS"
+            )
+        return f"open {reference}: {reason}; give the key inline as PEM"
     scheme, colon, _ = reference.partition("://")
     if colon and scheme == "k8s":
         return "there is no cluster to read the Secret from; give the key inline as PEM"
     if colon and scheme not in ("env", "http", "https"):
         return f"loading URL: unrecognized scheme: {scheme}://"
-    text = "references are not supported; give the key inline as PEM"
-    return f"open {reference}: {text}"
+    reason = "references are not supported; give the key inline as PEM"
+    return f"open {reference}: {reason}"
 
 
 def _decoded(body: str) -> bytes | None:

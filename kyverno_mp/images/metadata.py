@@ -18,17 +18,17 @@ class RegistryMetadata:
 
     def metadata(self, image: str, deadline_ns: int) -> Json:
         """Return the data. Raises: ExpressionFailed, DependencyError."""
-        found = self._images.image_data(image, deadline_ns)
-        identifier = str(found["identifier"])
+        data = self._images.image_data(image, deadline_ns)
+        identifier = str(data["identifier"])
         is_digest = ":" in identifier
         return {
-            "image": found["image"],
-            "resolvedImage": found["resolvedImage"],
-            "registry": found["registry"],
-            "repository": found["repository"],
+            "image": data["image"],
+            "resolvedImage": data["resolvedImage"],
+            "registry": data["registry"],
+            "repository": data["repository"],
             "tag": "" if is_digest else identifier,
-            "digest": str(found["resolvedImage"]).rpartition("@")[2],
-            "imageIndex": found.get("manifestList"),
-            "manifest": found["manifest"],
-            "config": found["configData"],
+            "digest": str(data["resolvedImage"]).rpartition("@")[2],
+            "imageIndex": data.get("manifestList"),
+            "manifest": data["manifest"],
+            "config": data["configData"],
         }

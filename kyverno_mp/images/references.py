@@ -25,19 +25,19 @@ NO_PROVIDERS: Final[KeyProviders] = {}
 
 
 def referenced_key(
-    text: str, tenant: str | None, providers: KeyProviders, deadline_ns: int
+    reference: str, tenant: str | None, providers: KeyProviders, deadline_ns: int
 ) -> str:
     """Return the key from the reference's provider; return other text unchanged.
 
     ``tenant``: the namespace of the namespaced policy that has the reference, None for
     a cluster policy. Raises: ExpressionFailed, DependencyError.
     """
-    scheme, colon, _ = text.strip().partition(":")
+    scheme, colon, _ = reference.strip().partition(":")
     provider = providers.get(scheme) if colon else None
     if provider is None:
-        return text
+        return reference
     try:
-        return provider(text.strip(), tenant, deadline_ns)
+        return provider(reference.strip(), tenant, deadline_ns)
     except (ExpressionFailed, DependencyError) as error:
-        message = f"failed to load public key from {text.strip()}: {error.message}"
+        message = f"failed to load public key from {reference.strip()}: {error.message}"
         raise type(error)(error.code, message) from error

@@ -74,14 +74,14 @@ def timed(verified: Callable[[], Json], on_verified: OnVerified) -> Callable[[],
     def measured() -> Json:
         begin_ns, word = monotonic_ns(), "failed"
         try:
-            found = verified()
+            value = verified()
             word = "verified"
         except DependencyError:
             word = "unavailable"
             raise
         finally:
             on_verified((word,), (monotonic_ns() - begin_ns) / 1e9)
-        return found
+        return value
 
     return measured
 
@@ -115,62 +115,68 @@ class ServedReview:
         Concurrent reviews of the same image share one read, but not its failure.
         Raises: ExpressionFailed, DependencyError.
         """
-        known = self._review.known_digest(image, access)
-        if not known and self._kept is not None and "@" not in image:
-            known = self._kept.get(image, access)
-            if known:
-                self._review.keep_digest(image, access, known)
-        if known or "@" in image:
-            return known or self._review.digest(image, access, deadline_ns)
+        kept_digest = self._review.known_digest(image, access)
+        if not kept_digest and self._kept is not None and "@" not in image:
+            kept_digest = self._kept.get(image, access)
+            if kept_digest:
+                self._review.keep_digest(image, access, kept_digest)
+        if kept_digest or "@" in image:
+            return kept_digest or self._review.digest(image, access, deadline_ns)
         key = (image, access)
         with self._lock:
-            other = self._flights.get(key)
-            if other is None:
-                own = self._flights[key] = Future()
-        if other is not None:
-            found = _shared(other, deadline_ns)
-            if found:
-                self._review.keep_digest(image, access, found)
-                return found
+            other_flight = self._flights.get(key)
+            if other_flight is None:
+                flight = self._flights[key] = Future()
+        if other_flight is not None:
+            digest = _shared(other_flight, deadline_ns)
+            if digest:
+                self._review.keep_digest(image, access, digest)
+                return digest
             return self._review.digest(image, access, deadline_ns)
-        found = ""
+        digest = ""
         try:
-            found = self._review.digest(image, access, deadline_ns)
+            digest = self._review.digest(image, access, deadline_ns)
             if self._kept is not None:
-                self._kept.put(image, access, found)
+                self._kept.put(image, access, digest)
         finally:
             with self._lock:
                 del self._flights[key]
-            own.set_result(found)
-        return found
+            flight.set_result(digest)
+        return digest
 
-    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+    def verify(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed. Raises: as ``digest``."""
         # SAFETY: a result is bound to the key, not to the name of a Secret.
-        asked = self._review.with_key(asked, deadline_ns)
+        signature_query = self._review.with_key(signature_query, deadline_ns)
 
         def verified() -> Json:
-            return self._review.verify(asked, deadline_ns)
+            return self._review.verify(signature_query, deadline_ns)
 
         return str(
             self._once(
-                "signature", asked, deadline_ns, timed(verified, self._on_verified)
+                "signature",
+                signature_query,
+                deadline_ns,
+                timed(verified, self._on_verified),
             )
         )
 
     def statements(
-        self, asked: SignatureQuery, deadline_ns: int
+        self, signature_query: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements about the image. Raises: as ``digest``."""
-        asked = self._review.with_key(asked, deadline_ns)
+        signature_query = self._review.with_key(signature_query, deadline_ns)
 
         def verified() -> Json:
-            return list(self._review.statements(asked, deadline_ns))
+            return list(self._review.statements(signature_query, deadline_ns))
 
-        found: list[dict[str, Json]] = self._once(
-            "statements", asked, deadline_ns, timed(verified, self._on_verified)
+        statements: list[dict[str, Json]] = self._once(
+            "statements",
+            signature_query,
+            deadline_ns,
+            timed(verified, self._on_verified),
         )
-        return found
+        return statements
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Run the parts concurrently."""
@@ -198,24 +204,24 @@ class ServedReview:
     ) -> bytes | None:
         """Return the key of a result, None if the image has no digest."""
         try:
-            place = parsed(signature_query.image).place
+            repository = parsed(signature_query.image).place
             digest = self.digest(
                 signature_query.image, signature_query.access, deadline_ns
             )
         except ExpressionFailed:
             # Verification will fail as well, with the right message.
             return None
-        whole = signature_query._replace(image="", use_cache=True, namespace="")
-        bound = [_VERSION, kind, place, digest, whole]
+        terms = signature_query._replace(image="", use_cache=True, namespace="")
+        bound = [_VERSION, kind, repository, digest, terms]
         return hashlib.sha256(
             msgspec.json.encode(bound, order="deterministic")
         ).digest()
 
 
-def _shared(other: "Future[str]", deadline_ns: int) -> str:
+def _shared(flight: "Future[str]", deadline_ns: int) -> str:
     left_s = (deadline_ns - monotonic_ns()) / 1e9 if deadline_ns else None
     try:
-        return other.result(left_s)
+        return flight.result(left_s)
     except FutureTimeout as error:
         raise DeadlinePassed(
             "images.deadline", "the image was not resolved in time"

@@ -109,11 +109,11 @@ def _key(signature_query: SignatureQuery) -> StaticKey | None:
     return key
 
 
-def _pool(text: str, prefix: str) -> tuple[x509.Certificate, ...]:
-    if not text:
+def _pool(pem: str, prefix: str) -> tuple[x509.Certificate, ...]:
+    if not pem:
         return ()
     try:
-        return tuple(all_certificates(text, IMAGE_CERTIFICATES_MAX))
+        return tuple(all_certificates(pem, IMAGE_CERTIFICATES_MAX))
     except Unproved as error:
         reason = str(error) if "more than" in str(error) else _POOL
         raise failed(f"{prefix}: {reason}") from None
@@ -133,18 +133,20 @@ def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
         )
         raise failed(message)
     try:
-        given = all_certificates(chain, _CHAIN_MAX)
+        certificates = all_certificates(chain, _CHAIN_MAX)
     except Unproved as error:
         raise failed(f"failed to load certificate chain: {error}") from None
     begin = certificate.not_valid_before_utc
     prefix = "failed to load validate certificate chain"
     try:
-        found = verified_chain(certificate, given[-1:], given[:-1], begin)
+        verified = verified_chain(
+            certificate, certificates[-1:], certificates[:-1], begin
+        )
     except Unproved as error:
         message = f"{prefix}: cert verification failed: {error}{UNTRUSTED}"
         raise failed(message) from None
     try:
-        check_scts(certificate, found[1] if found[1:] else None, {})
+        check_scts(certificate, verified[1] if verified[1:] else None, {})
     except Unproved as error:
         raise failed(f"{prefix}: {error}") from None
 

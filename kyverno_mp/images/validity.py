@@ -26,8 +26,8 @@ class Validity:
 
     def hold(self, end: datetime) -> None:
         """Record that a certificate or signature is valid only until ``end``."""
-        held = self._held
-        held.end = end if held.end is None else min(end, held.end)
+        ends = self._held
+        ends.end = end if ends.end is None else min(end, ends.end)
 
     def take_s(self) -> float:
         """Return how long the results since the last call stay valid."""

@@ -99,19 +99,19 @@ class ImageReview:
         """
         # SAFETY: with another kind of access, the reference may be another image or
         # none.
-        found = self._digests.get((image, access))
-        if found is None:
-            known = self._failures.get((image, access))
-            if known is not None:
-                raise type(known)(known.code, known.message)
+        digest = self._digests.get((image, access))
+        if digest is None:
+            failure = self._failures.get((image, access))
+            if failure is not None:
+                raise type(failure)(failure.code, failure.message)
             artifacts = Artifacts(self._client(access))
             try:
-                found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+                digest = artifacts.digest(image, self._deadline_ns(deadline_ns))
             except (ExpressionFailed, RegistryUnavailable) as error:
                 self._failures[image, access] = type(error)(error.code, error.message)
                 raise
-            self._digests[image, access] = found
-        return found
+            self._digests[image, access] = digest
+        return digest
 
     def known_digest(self, image: str, access: RegistryAccess) -> str:
         """Return the digest if this review has resolved it, else ""."""
@@ -132,17 +132,17 @@ class ImageReview:
             return self._bundles(signature_query, deadline_ns)[0]
         until = self._deadline_ns(deadline_ns)
         terms = self._terms(signature_query, until)
-        place, digest = self._located(signature_query, deadline_ns)
+        reference, digest = self._located(signature_query, deadline_ns)
         layers: list[Layer] = []
         artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
         if signature_query.oci11:
             # KYVERNO: if the referrers cannot be read, the tag is used silently.
             with suppress(InputError, DependencyError):
-                layers = artifacts.referrers(place, digest, until)
+                layers = artifacts.referrers(reference, digest, until)
                 if layers:
                     return _verified(layers, digest, terms, signature_query)
-        layers = artifacts.signatures(place, digest, "sig", until)
+        layers = artifacts.signatures(reference, digest, "sig", until)
         return _verified(layers, digest, terms, signature_query)
 
     def statements(
@@ -159,11 +159,11 @@ class ImageReview:
 
             return statements_of(self._bundles(signature_query, deadline_ns)[1])
         terms = self._terms(signature_query, self._deadline_ns(deadline_ns))
-        place, digest = self._located(signature_query, deadline_ns)
+        reference, digest = self._located(signature_query, deadline_ns)
         artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
-        layers = artifacts.signatures(place, digest, "att", until)
-        found = []
+        layers = artifacts.signatures(reference, digest, "att", until)
+        statements = []
         for verified_statement in verified_statements(layers, digest, terms):
             try:
                 require_identity(
@@ -178,12 +178,12 @@ class ImageReview:
                     raise
                 # SAFETY: upstream passes such a signer's statement to conditions.
                 continue
-            found.append(verified_statement)
+            statements.append(verified_statement)
         if signature_query.annotations:
             # KYVERNO: an envelope has no annotations, so required annotations always
             # fail.
             check_annotations([], signature_query.annotations)
-        return [one.content for one in found]
+        return [statement.content for statement in statements]
 
     def attempts(
         self, signature_query: SignatureQuery, deadline_ns: int
@@ -193,15 +193,15 @@ class ImageReview:
         For display only; ``verify`` and ``statements`` decide. Raises: as these.
         """
         terms = self._terms(signature_query, self._deadline_ns(deadline_ns))
-        place, digest = self._located(signature_query, deadline_ns)
+        reference, digest = self._located(signature_query, deadline_ns)
         artifacts = Artifacts(self._client(signature_query.access))
         until = self._deadline_ns(deadline_ns)
         layers: list[Layer] = []
         if signature_query.oci11 and not signature_query.predicate_type:
             with suppress(InputError, DependencyError):
-                layers = artifacts.referrers(place, digest, until)
+                layers = artifacts.referrers(reference, digest, until)
         suffix = "att" if signature_query.predicate_type else "sig"
-        layers = layers or artifacts.signatures(place, digest, suffix, until)
+        layers = layers or artifacts.signatures(reference, digest, suffix, until)
         for layer in layers:
             try:
                 if signature_query.predicate_type:
@@ -242,14 +242,18 @@ class ImageReview:
             else signature_query._replace(key=key)
         )
 
-    def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
-        send = self._tenants_send if asked.is_tenants else self._send
+    def _terms(self, signature_query: SignatureQuery, until_ns: int) -> Terms:
+        send = self._tenants_send if signature_query.is_tenants else self._send
 
         def search(signed: Signed) -> bytes:
             if send is None:
                 raise Unproved("searching log query: no log can be asked here")
             return search_log(
-                asked.logs.url, signed, send, until_ns, is_quiet=asked.is_tenants
+                signature_query.logs.url,
+                signed,
+                send,
+                until_ns,
+                is_quiet=signature_query.is_tenants,
             )
 
         def tick() -> None:
@@ -258,8 +262,10 @@ class ImageReview:
                     "images.deadline", "the signatures were not checked in time"
                 )
 
-        asked = self._with_key(asked, until_ns)
-        terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+        signature_query = self._with_key(signature_query, until_ns)
+        terms = terms_of(
+            signature_query, self._trust, self._now(), until_ns, search, tick
+        )
         return replace(terms, hold=self._valid.hold)
 
     def _bundles(
@@ -269,27 +275,27 @@ class ImageReview:
         # Imported late, because reviews without bundles do not need it.
         from kyverno_mp.images.bundles.reader import bundles_of, verified_bundles
 
-        place = parsed(signature_query.image)
+        reference = parsed(signature_query.image)
         until = self._deadline_ns(deadline_ns)
         try:
-            image = self._described(place, signature_query, deadline_ns)
+            image = self._described(reference, signature_query, deadline_ns)
             artifacts = Artifacts(self._client(signature_query.access))
-            bundles = bundles_of(artifacts, place, image, until)
+            bundles = bundles_of(artifacts, reference, image, until)
         except (ExpressionFailed, RegistryUnavailable) as error:
             message = (
                 f"failed to fetch bundles: {signature_query.image}: {error.message}"
             )
             raise type(error)(error.code, message) from error
-        held = verified_bundles(
+        valid = verified_bundles(
             bundles, signature_query, image.digest, self._trust, until
         )
-        return image.digest, held
+        return image.digest, valid
 
     def _notary(self, signature_query: SignatureQuery, deadline_ns: int) -> str:
         reader = self._notary_reader(signature_query, deadline_ns)
-        place = parsed(signature_query.image)
+        reference = parsed(signature_query.image)
         try:
-            image = self._described(place, signature_query, deadline_ns)
+            image = self._described(reference, signature_query, deadline_ns)
         except (ExpressionFailed, RegistryUnavailable) as error:
             message = (
                 f"failed to parse image reference: {signature_query.image}:"
@@ -297,9 +303,11 @@ class ImageReview:
             )
             raise type(error)(error.code, message) from error
         try:
-            reader.verify(place, image)
+            reader.verify(reference, image)
         except ExpressionFailed as error:
-            message = f"failed to verify {place.place}@{image.digest}: {error.message}"
+            message = (
+                f"failed to verify {reference.place}@{image.digest}: {error.message}"
+            )
             raise failed(message) from error
         return image.digest
 
@@ -307,10 +315,10 @@ class ImageReview:
         self, signature_query: SignatureQuery, deadline_ns: int
     ) -> dict[str, Json]:
         reader = self._notary_reader(signature_query, deadline_ns)
-        place = parsed(signature_query.image)
-        image = self._described(place, signature_query, deadline_ns)
+        reference = parsed(signature_query.image)
+        image = self._described(reference, signature_query, deadline_ns)
         return reader.statement(
-            place, image, signature_query.predicate_type, signature_query.image
+            reference, image, signature_query.predicate_type, signature_query.image
         )
 
     def _notary_reader(
@@ -334,21 +342,21 @@ class ImageReview:
             reference.registry, reference.repository, reference.tag, digest
         )
         artifacts = Artifacts(self._client(signature_query.access))
-        found = artifacts.described(named, self._deadline_ns(deadline_ns))
-        self._digests[key] = found.digest
-        return found
+        descriptor = artifacts.described(named, self._deadline_ns(deadline_ns))
+        self._digests[key] = descriptor.digest
+        return descriptor
 
     def _located(
         self, signature_query: SignatureQuery, deadline_ns: int
     ) -> tuple[Reference, str]:
         """Return the repository of the signatures, and the image's digest."""
-        place = parsed(signature_query.image)
+        reference = parsed(signature_query.image)
         if signature_query.repository:
             message = (
                 f"failed to parse signature repository {signature_query.repository}"
             )
             try:
-                place = parsed(signature_query.repository)
+                reference = parsed(signature_query.repository)
             except ExpressionFailed as error:
                 raise failed(message) from error
         try:
@@ -359,15 +367,19 @@ class ImageReview:
             if error.code != NOT_FOUND:
                 raise
             raise failed(f"image tag not found: {error.message}") from error
-        return place, digest
+        return reference, digest
 
 
 def _verified(
     layers: Sequence[Layer], digest: str, terms: Terms, signature_query: SignatureQuery
 ) -> str:
-    found = verified_payloads(layers, digest, terms)
+    payloads = verified_payloads(layers, digest, terms)
     # KYVERNO: identity and annotations may match two different signatures.
-    require_identity([one.certificate for one in found], signature_query.identity)
+    require_identity(
+        [payload.certificate for payload in payloads], signature_query.identity
+    )
     if signature_query.annotations:
-        check_annotations([one.content for one in found], signature_query.annotations)
+        check_annotations(
+            [payload.content for payload in payloads], signature_query.annotations
+        )
     return digest

@@ -139,5 +139,5 @@ def posting_key(selector: int, operation: str, dimension: int, value: str) -> by
     SAFETY: the length of the operation delimits it, so a policy's strings cannot forge
     another key, whatever they contain.
     """
-    text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
-    return text.encode("utf-8", "surrogatepass")
+    key = f"i{selector},{dimension},{len(operation)},{operation}{value}"
+    return key.encode("utf-8", "surrogatepass")

@@ -138,9 +138,9 @@ def at_url(url: str) -> Access:
 def _named(config: dict[str, Json], kind: str, name: str, key: str) -> dict[str, Json]:
     for entry in config.get(kind) or ():
         if isinstance(entry, dict) and entry.get("name") == name:
-            found = entry.get(key) or {}
-            if isinstance(found, dict):
-                return found
+            value = entry.get(key) or {}
+            if isinstance(value, dict):
+                return value
     raise SettingInvalid("kube.kubeconfig", f"kubeconfig has no {key} named {name!r}")
 
 

@@ -170,8 +170,8 @@ class Objects:
             raise KubeConflict(
                 "kube.conflict", f"{resource.object(key)}: its version is not known"
             )
-        wanted = {"uid": uid, "resourceVersion": resource_version}
-        preconditions = {name: value for name, value in wanted.items() if value}
+        identity = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in identity.items() if value}
         if preconditions:
             options["preconditions"] = preconditions
         if propagation:
@@ -195,12 +195,12 @@ class Objects:
         object, None if it does not exist. Raises: KubeConflict after five conflicts.
         """
         for attempt in range(1, _CONFLICTS_MAX + 1):
-            found = self.find(resource, key)
-            wanted = None if found is None else edit(found)
-            if wanted is None:
-                return found
+            current = self.find(resource, key)
+            edited = None if current is None else edit(current)
+            if edited is None:
+                return current
             try:
-                return self.replace(resource, wanted, subresource)
+                return self.replace(resource, edited, subresource)
             except KubeNotFound:
                 return None
             except KubeConflict:

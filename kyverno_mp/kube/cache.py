@@ -160,8 +160,8 @@ class Informer(Generic[T]):
     def get(self, key: Key) -> T | None:
         """Return the projection of one object."""
         with self._lock:
-            found = self._objects.get(key)
-        return found[1] if found else None
+            entry = self._objects.get(key)
+        return entry[1] if entry else None
 
     def entry(self, key: Key) -> tuple[str, T] | None:
         """Return the resource version of one object and its projection."""
@@ -171,8 +171,8 @@ class Informer(Generic[T]):
     def version_of(self, key: Key) -> str:
         """Return the resource version of one object, "" if it does not exist."""
         with self._lock:
-            found = self._objects.get(key)
-        return found[0] if found else ""
+            entry = self._objects.get(key)
+        return entry[0] if entry else ""
 
     def replace(self, key: Key, before: T, after: T) -> bool:
         """Replace a projection; return False if it is no longer ``before``."""
@@ -251,34 +251,34 @@ class Informer(Generic[T]):
         return retry_after_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
 
     def _list(self) -> None:
-        found: dict[Key, tuple[str, T]] = {}
+        objects: dict[Key, tuple[str, T]] = {}
 
         def take(raw: msgspec.Raw) -> None:
             metadata = IDENTITY.decode(raw).metadata
             value = self._kept(raw)
             if value is not None:
                 key = (metadata.namespace, metadata.name)
-                found[key] = (metadata.resource_version, value)
+                objects[key] = (metadata.resource_version, value)
 
         for callback in self._list_callbacks:
             callback()
         with self._lock:
             again, self._reread = self._reread, frozenset()
-        version = list_all(self._client, self.scope, take, restart=found.clear)
+        version = list_all(self._client, self.scope, take, restart=objects.clear)
         with self._lock:
-            before, self._objects = self._objects, found
-        again &= found.keys()
-        gone = [key for key in before if key not in found]
+            before, self._objects = self._objects, objects
+        again &= objects.keys()
+        removed = [key for key in before if key not in objects]
         moved = [
             key
-            for key, (stamp, _) in found.items()
+            for key, (stamp, _) in objects.items()
             if key not in before or before[key][0] != stamp or key in again
         ]
         self._version = version
         self.lists += 1
         self.last_message_ns = time.monotonic_ns()
         self._synced.set()
-        self._notify((*gone, *moved))
+        self._notify((*removed, *moved))
         self.notified_version = version
         self._notify_progress()
 

@@ -52,11 +52,11 @@ def find_defined(client: Client, resource: Resource, key: Key) -> Json | None:
     namespace, name = key
     query = [("fieldSelector", f"metadata.name={name}")]
     try:
-        found = client.get(resource.collection(namespace), query)
+        listing = client.get(resource.collection(namespace), query)
     except KubeNotFound:
         check_undefined(client, resource)
         return None
-    for item in found.get("items") or ():
+    for item in listing.get("items") or ():
         if item["metadata"].get("name") == name:
             return item
     return None

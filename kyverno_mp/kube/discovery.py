@@ -116,17 +116,17 @@ class Directory:
         The kind ``*`` matches all kinds; webhook configurations keep it as ``*``
         (3.3.6).
         """
-        wanted = [
-            one
-            for one in self._whole
-            if matches(selector.group, one.group)
-            and matches(selector.version, one.version)
-            and matches(selector.kind, one.kind)
+        resources = [
+            resource
+            for resource in self._whole
+            if matches(selector.group, resource.group)
+            and matches(selector.version, resource.version)
+            and matches(selector.kind, resource.kind)
         ]
         if not selector.subresource:
-            return tuple(wanted)
-        found: dict[tuple[str, str, str], Resource] = {}
-        for parent in wanted:
+            return tuple(resources)
+        subresources: dict[tuple[str, str, str], Resource] = {}
+        for parent in resources:
             pattern = f"{parent.plural}/{selector.subresource}"
             for resource in self.resources:
                 same = (resource.group, resource.version) == (
@@ -134,14 +134,16 @@ class Directory:
                     parent.version,
                 )
                 if resource.subresource and same and matches(pattern, resource.name):
-                    found[resource.group, resource.version, resource.name] = resource
-        return tuple(found.values())
+                    subresources[resource.group, resource.version, resource.name] = (
+                        resource
+                    )
+        return tuple(subresources.values())
 
     def of_kind(self, api_version: str, kind: str) -> Resource | None:
         """Return the resource of one exact kind."""
-        for one in self._whole:
-            if one.api_version == api_version and one.kind == kind:
-                return one
+        for resource in self._whole:
+            if resource.api_version == api_version and resource.kind == kind:
+                return resource
         return None
 
     def __eq__(self, other: object) -> bool:
@@ -197,7 +199,7 @@ class Discovery:
     def _ask_each(
         self, root: str, names: Sequence[str], stale: list[str]
     ) -> list[Resource]:
-        found: list[Resource] = []
+        resources: list[Resource] = []
         for name in names:
             path = f"{root}/{name}"
             call = Call(method="GET", path=path)
@@ -206,12 +208,12 @@ class Discovery:
             except DependencyError:
                 stale.append(name)
                 continue
-            found += [_of_old(name, resource) for resource in listing.resources]
-        return found
+            resources += [_of_old(name, resource) for resource in listing.resources]
+        return resources
 
 
 def _aggregated(groups: Iterable[_Group], stale: list[str]) -> list[Resource]:
-    found: list[Resource] = []
+    resources: list[Resource] = []
     for group in groups:
         name = group.metadata.name
         for version in group.versions:
@@ -219,14 +221,14 @@ def _aggregated(groups: Iterable[_Group], stale: list[str]) -> list[Resource]:
                 stale.append(f"{name}/{version.version}" if name else version.version)
                 continue
             for resource in version.resources:
-                found += _of_aggregated(name, version.version, resource)
-    return found
+                resources += _of_aggregated(name, version.version, resource)
+    return resources
 
 
 def _of_aggregated(group: str, version: str, resource: _Resource) -> list[Resource]:
     namespaced = resource.scope == "Namespaced"
     kind = resource.response_kind.kind if resource.response_kind else ""
-    whole = Resource(
+    main_resource = Resource(
         group=group,
         version=version,
         plural=resource.resource,
@@ -246,7 +248,7 @@ def _of_aggregated(group: str, version: str, resource: _Resource) -> list[Resour
         )
         for part in resource.subresources
     ]
-    return [whole, *parts]
+    return [main_resource, *parts]
 
 
 def _of_old(group_version: str, old_resource: _OldResource) -> Resource:

@@ -120,9 +120,9 @@ class EventFilter:
         return actions is not None and (not actions or info.action in actions)
 
 
-def omitted_reasons(text: str) -> frozenset[str]:
+def omitted_reasons(reasons: str) -> frozenset[str]:
     """Return the reasons of a comma-separated list (omitEvents)."""
-    return frozenset(reason.strip() for reason in text.split(",") if reason.strip())
+    return frozenset(reason.strip() for reason in reasons.split(",") if reason.strip())
 
 
 @dataclass(slots=True)
@@ -278,16 +278,16 @@ class Events:
         series.written, series.written_ns = series.count, now_ns
 
     def _has_budget(self, subject: _Subject, now_ns: int) -> bool:
-        left, at_ns = self._budgets.pop(subject, (_BURST, now_ns))
-        left = min(_BURST, left + (now_ns - at_ns) / 1e9 * _REFILL_PER_S)
-        self._budgets[subject] = (left, now_ns)
+        tokens, at_ns = self._budgets.pop(subject, (_BURST, now_ns))
+        tokens = min(_BURST, tokens + (now_ns - at_ns) / 1e9 * _REFILL_PER_S)
+        self._budgets[subject] = (tokens, now_ns)
         while len(self._budgets) > _SERIES_MAX:
             self._budgets.popitem(last=False)
-        return left >= 1
+        return tokens >= 1
 
     def _spend(self, subject: _Subject) -> None:
-        left, at_ns = self._budgets[subject]
-        self._budgets[subject] = (left - 1, at_ns)
+        tokens, at_ns = self._budgets[subject]
+        self._budgets[subject] = (tokens - 1, at_ns)
 
     def _event_of(self, info: EventInfo) -> Json:
         regarding = info.regarding
@@ -366,5 +366,5 @@ def cut_note(note: str) -> str:
     """Truncate a note as upstream does: 1021 characters and three dots."""
     if len(note.encode()) <= EVENT_NOTE_CHARACTERS_MAX:
         return note
-    kept = note.encode()[: EVENT_NOTE_CHARACTERS_MAX - 3]
-    return kept.decode("utf-8", "ignore") + "..."
+    beginning = note.encode()[: EVENT_NOTE_CHARACTERS_MAX - 3]
+    return beginning.decode("utf-8", "ignore") + "..."

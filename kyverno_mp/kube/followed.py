@@ -81,7 +81,7 @@ class FollowedObjects(Objects):
     @property
     def informers(self) -> list[Informer[bytes]]:
         """The informers to start."""
-        return [one.informer for one in self._watched.values()]
+        return [entry.informer for entry in self._watched.values()]
 
     def guarded(self, guard: Callable[[], None]) -> "FollowedObjects":
         """Return a copy with another guard, which reads from the same watches."""

@@ -139,14 +139,14 @@ class Election:
         started_ns = self._tried_ns = self._clock_ns()
         self._has_moved = False
         try:
-            held = self._try_twice(started_ns)
+            is_held = self._try_twice(started_ns)
         except DependencyError as error:
             self._tried_ns = self._clock_ns()
             self.last_error = error.message
             _log.warning("lease %s: %s", self._terms.name, error.message)
             return self.holds()
         self.last_error = ""
-        if not held:
+        if not is_held:
             self._fence_ns = 0
             return False
         if not self.holds():
@@ -217,10 +217,10 @@ class Election:
         if watch is None or written is None or not self._is_watched:
             return False
         version = watch.version_of((self._terms.namespace, self._terms.name))
-        ours = version_number(str(written["metadata"].get("resourceVersion")))
+        own_version = version_number(str(written["metadata"].get("resourceVersion")))
         if version:
-            return version_number(version) > ours
-        return version_number(watch.notified_version) > ours
+            return version_number(version) > own_version
+        return version_number(watch.notified_version) > own_version
 
     def _watched_spec(self, now_ns: int) -> Json:
         """Return the Lease in the watch, {} without one; note when it changed."""
@@ -252,27 +252,27 @@ class Election:
 
         PERF: one call for a renewal. The write is conditional on the object's version.
         """
-        known, self._written = self._written, None
-        if known is None or not self.holds():
+        stored, self._written = self._written, None
+        if stored is None or not self.holds():
             return False
-        spec = self._renewed(known["spec"], self._terms.identity)
+        spec = self._renewed(stored["spec"], self._terms.identity)
         try:
-            self._written = self._objects.replace(LEASES, {**known, "spec": spec})
+            self._written = self._objects.replace(LEASES, {**stored, "spec": spec})
         except (KubeConflict, KubeNotFound):
             return False
         return True
 
     def _try(self, started_ns: int) -> bool:
         terms = self._terms
-        found = self._objects.find(LEASES, (terms.namespace, terms.name))
-        if found is None:
+        lease = self._objects.find(LEASES, (terms.namespace, terms.name))
+        if lease is None:
             self._written = self._objects.create(LEASES, self._new())
             return True
-        spec = found.get("spec") or {}
+        spec = lease.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
         if holder not in ("", terms.identity) and not self._may_take(spec, started_ns):
             return False
-        renewed = {**found, "spec": self._renewed(spec, holder)}
+        renewed = {**lease, "spec": self._renewed(spec, holder)}
         self._written = self._objects.replace(LEASES, renewed)
         return True
 

@@ -82,8 +82,8 @@ class PolicyMessages:
     ) -> Iterator[EventInfo]:
         """Yield the Events of a skip. ``exceptions``: their keys, ``ns/name``."""
         about, policy = self.about, self.policy
-        place = (about.kind, about.namespace, about.name)
-        key = "/".join(part for part in place if part)
+        identity = (about.kind, about.namespace, about.name)
+        key = "/".join(part for part in identity if part)
         path = "/".join(p for p in (policy.namespace, policy.name, rule) if p)
         # CEL policies have exceptions with their own group version.
         is_cel = policy.api_version == CEL_POLICY_VERSION
@@ -112,8 +112,8 @@ class PolicyMessages:
 
     def _object_name(self) -> str:
         about = self.about
-        place = f"{about.namespace}/" if about.namespace else ""
-        return f"{about.kind} {place}{about.name}"
+        prefix = f"{about.namespace}/" if about.namespace else ""
+        return f"{about.kind} {prefix}{about.name}"
 
     def _info(
         self,

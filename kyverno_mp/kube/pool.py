@@ -123,13 +123,13 @@ class Pool:
     def _reload_token(self, *, renew: bool) -> None:
         now_ns = time.monotonic_ns()
         with self._lock:
-            seen = now_ns - self._token_seen_ns < _TOKEN_AGE_NS_MAX
-            if seen and self._token and not renew:
+            is_fresh = now_ns - self._token_seen_ns < _TOKEN_AGE_NS_MAX
+            if is_fresh and self._token and not renew:
                 return
             path = Path(self._access.token_file)
             try:
-                found = path.stat()
-                stamp = (found.st_mtime_ns, found.st_ino)
+                status = path.stat()
+                stamp = (status.st_mtime_ns, status.st_ino)
                 if stamp != self._token_stamp or not self._token:
                     self._token = path.read_text().strip()
                     self._token_stamp = stamp

@@ -21,7 +21,9 @@ _OPERATIONS: Final = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-_KINDS: Final = {(one.group, one.plural): one.kind for one in BUILT_IN}
+_KINDS: Final = {
+    (built_in.group, built_in.plural): built_in.kind for built_in in BUILT_IN
+}
 _REPORTS: Final = frozenset({"wgpolicyk8s.io", "reports.kyverno.io", "openreports.io"})
 _WATCHES: Final = ("watch", "1")
 _METADATA: Final = "as=PartialObjectMetadata"

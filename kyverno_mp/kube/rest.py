@@ -317,7 +317,7 @@ def _lines(
 
     Raises: KubeRefused (``kube.too_large``) for a line that is too long.
     """
-    kept: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
     while True:
         connection.limit(time.monotonic_ns() + silence_ns)
@@ -326,11 +326,11 @@ def _lines(
             return
         *lines, rest = part.split(b"\n")
         for line in lines:
-            whole = b"".join((*kept, line))
-            kept, size = [], 0
-            if whole:
-                yield whole
-        kept.append(rest)
+            full_line = b"".join((*pieces, line))
+            pieces, size = [], 0
+            if full_line:
+                yield full_line
+        pieces.append(rest)
         size += len(rest)
         if size > KUBE_EVENT_BYTES_MAX:
             raise KubeRefused("kube.too_large", "an event of a watch is too large")

@@ -94,18 +94,18 @@ class MissingRights:
             self._refused = {
                 right: at_s for right, at_s in self._refused.items() if at_s > first_s
             }
-            found = dict.fromkeys(self._refused, "")
+            missing = dict.fromkeys(self._refused, "")
             for rights in self._checked.values():
-                found.update(rights)
-        return found
+                missing.update(rights)
+        return missing
 
     def problems(self) -> list[str]:
         """Return one text for each missing permission, with the way to grant it."""
-        texts = [*self.texts().values()]
-        if len(texts) > RIGHTS_SHOWN_MAX:
-            more = len(texts) - RIGHTS_SHOWN_MAX
-            texts[RIGHTS_SHOWN_MAX:] = [f"{more} more permissions are missing"]
-        return texts
+        problems = [*self.texts().values()]
+        if len(problems) > RIGHTS_SHOWN_MAX:
+            more = len(problems) - RIGHTS_SHOWN_MAX
+            problems[RIGHTS_SHOWN_MAX:] = [f"{more} more permissions are missing"]
+        return problems
 
     def texts(self) -> dict[tuple[str, str], str]:
         """Return the texts of all, by resource and verb."""
@@ -121,21 +121,21 @@ class MissingRights:
     def gauges(self) -> Iterable[tuple[tuple[str, str], float]]:
         """Yield (verb, resource) and 1, or 0 for those no longer missing."""
         now = {(right.verb, right.resource) for right in self.missing()}
-        gone, self._shown = self._shown - now, now
+        granted, self._shown = self._shown - now, now
         yield from ((labels, 1.0) for labels in now)
-        yield from ((labels, 0.0) for labels in gone)
+        yield from ((labels, 0.0) for labels in granted)
 
     def _text(self, verb: str, resource: str, parts: list[tuple[str, str]]) -> str:
         namespaces = [namespace for namespace, _ in parts if namespace]
-        where = ""
+        suffix = ""
         if len(namespaces) == len(parts):
-            where = f" in {', '.join(namespaces[:_NAMESPACES_SHOWN])}"
+            suffix = f" in {', '.join(namespaces[:_NAMESPACES_SHOWN])}"
             more = len(namespaces) - _NAMESPACES_SHOWN
-            where += f" and {more} more namespaces" if more > 0 else ""
+            suffix += f" and {more} more namespaces" if more > 0 else ""
         effects = "; ".join(dict.fromkeys(effect for _, effect in parts if effect))
         component = self.account.removeprefix("kyverno-").removesuffix("-controller")
         commands = " && ".join(grant_commands(component, resource, (verb,)))
         return (
-            f"{self.account} may not {verb} {resource}{where}"
+            f"{self.account} may not {verb} {resource}{suffix}"
             f"{f' ({effects})' if effects else ''}; to grant it: {commands}"
         )

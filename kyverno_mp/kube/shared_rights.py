@@ -60,10 +60,10 @@ class SharedRights:
             missing = frozenset(self.rights.missing())
             if missing == self._written:
                 return
-            texts = self.rights.texts()
-            for cause in texts.keys() - self._logged.keys():
-                _log.warning("%s", texts[cause])
-            self._logged = texts
+            warnings = self.rights.texts()
+            for cause in warnings.keys() - self._logged.keys():
+                _log.warning("%s", warnings[cause])
+            self._logged = warnings
             record = _Record(
                 self.rights.account, start_ticks(os.getpid()), tuple(sorted(missing))
             )
@@ -79,7 +79,7 @@ class SharedRights:
 
 def read_rights(folder: Path) -> list[MissingRights]:
     """Return what the processes lack, by account; forget processes that have ended."""
-    found: dict[str, MissingRights] = {}
+    by_account: dict[str, MissingRights] = {}
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
             record = _DECODER.decode(path.read_bytes())
@@ -89,6 +89,6 @@ def read_rights(folder: Path) -> list[MissingRights]:
         if not is_alive:
             path.unlink(missing_ok=True)
             continue
-        account = found.setdefault(record.account, MissingRights(record.account))
+        account = by_account.setdefault(record.account, MissingRights(record.account))
         account.hold(path.stem, dict.fromkeys(record.rights, ""))
-    return list(found.values())
+    return list(by_account.values())

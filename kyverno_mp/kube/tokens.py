@@ -78,13 +78,13 @@ class RequestedToken:
         """
         with self._lock:
             now_ns = self._clock_ns()
-            known = self._token
-            due = known is None or renew or now_ns >= known.renew_ns
+            token = self._token
+            due = token is None or renew or now_ns >= token.renew_ns
             if due and now_ns >= self._next_ns:
                 self._request(now_ns)
-            known = self._token
-            if known is not None and now_ns < known.expires_ns:
-                return known.text
+            token = self._token
+            if token is not None and now_ns < token.expires_ns:
+                return token.text
             raise KubeUnavailable(
                 "kube.token", f"no token for ServiceAccount {self._account}{self._why}"
             )
@@ -125,13 +125,13 @@ class RequestedToken:
                 repeatable=True,
             )
         )
-        text = (answer.get("status") or {}).get("token")
+        token = (answer.get("status") or {}).get("token")
         # K8S: the API server may grant another lifetime and returns it here.
         granted_s = (answer.get("spec") or {}).get("expirationSeconds") or LIFETIME_S
-        if not isinstance(text, str) or not text:
+        if not isinstance(token, str) or not token:
             raise KubeUnavailable("kube.answer", f"{self._path}: no token in it")
         return _Token(
-            text,
+            token,
             renew_ns=now_ns + int(granted_s * _RENEWED_AFTER * 1e9),
             expires_ns=now_ns + int(granted_s * 1e9),
         )

@@ -120,9 +120,9 @@ def is_failed_webhook(error: Error) -> bool:
     return is_failed and _FAILED_WEBHOOK.match(error.message) is not None
 
 
-def cut(text: str) -> str:
+def cut(message: str) -> str:
     """Truncate a foreign message, and put it on one line without our secret paths."""
-    flat = without_segments(" ".join(text.split()))
+    flat = without_segments(" ".join(message.split()))
     if len(flat) <= KUBE_MESSAGE_CHARACTERS_MAX:
         return flat
     return flat[: KUBE_MESSAGE_CHARACTERS_MAX - 3] + "..."
@@ -153,7 +153,7 @@ def _status_of(body: bytes) -> _Status:
 
 def _retry_after(headers: Mapping[str, str], unsaid: float) -> float:
     """Return the Retry-After in seconds; a date counts as one second."""
-    text = headers.get("retry-after", "").strip()
-    if not text.isdigit():
-        return 1.0 if text else unsaid
-    return min(float(text[:9]), _RETRY_AFTER_S_MAX)
+    value = headers.get("retry-after", "").strip()
+    if not value.isdigit():
+        return 1.0 if value else unsaid
+    return min(float(value[:9]), _RETRY_AFTER_S_MAX)

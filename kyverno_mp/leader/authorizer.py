@@ -46,12 +46,18 @@ class ManySources:
         wait: Callable[[], None] | None = None,
     ) -> Changes:
         """Return the changes of all sources since the last call."""
-        polled = [one.poll(now_ns, force=force, wait=wait) for one in self._sources]
+        polled = [
+            source.poll(now_ns, force=force, wait=wait) for source in self._sources
+        ]
         return Changes(
-            {name: data for one in polled for name, data in one.changed.items()},
-            tuple(name for one in polled for name in one.removed),
-            tuple(problem for one in polled for problem in one.problems),
-            tuple(path for one in polled for path in one.unread),
+            {
+                name: data
+                for changes in polled
+                for name, data in changes.changed.items()
+            },
+            tuple(name for changes in polled for name in changes.removed),
+            tuple(problem for changes in polled for problem in changes.problems),
+            tuple(path for changes in polled for path in changes.unread),
         )
 
 

@@ -79,14 +79,18 @@ class AuthorWatch:
         """Check what is new, changed or due."""
         before, self._checked = self._checked, {}
         lost: dict[Key, str] = {}
-        for name, text in self._stored().items():
-            known = before.get(name)
-            if known is None or known.text != text or known.until_s <= self._now():
-                known = self._checked_safely(name, text, known)
-            self._checked[name] = known
-            if known.reason:
-                kind = msgspec.json.decode(text)["kind"]
-                lost[kind, *name[1:]] = known.reason
+        for name, content in self._stored().items():
+            checked = before.get(name)
+            if (
+                checked is None
+                or checked.text != content
+                or checked.until_s <= self._now()
+            ):
+                checked = self._checked_safely(name, content, checked)
+            self._checked[name] = checked
+            if checked.reason:
+                kind = msgspec.json.decode(content)["kind"]
+                lost[kind, *name[1:]] = checked.reason
         if lost != self.lost:
             for key in lost.keys() - self.lost.keys():
                 _log.warning("author of %s: %s", "/".join(key), lost[key])
@@ -104,23 +108,23 @@ class AuthorWatch:
         return self._monotonic_s()
 
     def _checked_safely(
-        self, name: Name, text: bytes, before: _Checked | None
+        self, name: Name, content: bytes, before: _Checked | None
     ) -> _Checked:
         """Check a policy; an unexpected error concerns only this one.
 
         SAFETY: it must neither end the leader nor count as a right.
         """
         try:
-            return self._check(text, before)
+            return self._check(content, before)
         except Exception as error:  # noqa: BLE001 - reported in the policy's status
             _log.exception("unexpected error while checking the author of %s", name)
             again_s = self._now() + AUTHOR_RETRY_S
             return _Checked(
-                text, again_s, f"author not checked: {type(error).__name__}"
+                content, again_s, f"author not checked: {type(error).__name__}"
             )
 
-    def _check(self, text: bytes, before: _Checked | None) -> _Checked:
-        raw = msgspec.json.decode(text)
+    def _check(self, content: bytes, before: _Checked | None) -> _Checked:
+        raw = msgspec.json.decode(content)
         metadata = raw.get("metadata") or {}
         author = author_of(metadata.get("annotations"))
         again_s = self._now() + AUTHOR_CHECK_AGAIN_S
@@ -130,7 +134,7 @@ class AuthorWatch:
             # It does not come into force, and its status has the reason.
             document = None
         if author is None or document is None:
-            return _Checked(text, again_s, "")
+            return _Checked(content, again_s, "")
         try:
             reason = lacking_rights(
                 document, metadata["namespace"], author, self._kinds, self._authors
@@ -139,4 +143,4 @@ class AuthorWatch:
             _log.info("author not checked: %s", error.message)
             reason = before.reason if before is not None else ""
             again_s = self._now() + AUTHOR_RETRY_S
-        return _Checked(text, again_s, reason)
+        return _Checked(content, again_s, reason)

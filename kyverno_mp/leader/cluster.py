@@ -130,11 +130,11 @@ class ClusterPolicies:
             keys = {*changes.take(), *reduced.get(changes.informer, ())}
             for key in sorted(keys):
                 name = _name_of(changes.informer.scope.resource, key)
-                text = changes.informer.get(key)
-                if text is None and self._given.pop(name, None) is not None:
+                content = changes.informer.get(key)
+                if content is None and self._given.pop(name, None) is not None:
                     removed.append(name)
-                elif text is not None and self._given.get(name) != text:
-                    self._given[name] = changed[name] = text
+                elif content is not None and self._given.get(name) != content:
+                    self._given[name] = changed[name] = content
         return Changes(changed, tuple(removed))
 
     def published(self, generation: int) -> None:
@@ -149,7 +149,9 @@ class ClusterPolicies:
     @property
     def is_complete(self) -> bool:
         """Return whether all policies in CEL were listed, or have no served kind."""
-        return all(one.synced or one.is_absent for one in self.cel_informers)
+        return all(
+            informer.synced or informer.is_absent for informer in self.cel_informers
+        )
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
@@ -157,8 +159,10 @@ class ClusterPolicies:
             informer = self.cel_informers[list(CEL_RESOURCES).index(kind)]
         else:
             informer = self.informers[kind == CLUSTER_POLICY.namespaced.kind]
-        text = informer.version_of(key)
-        return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
+        version = informer.version_of(key)
+        return informer.scope.resource.plural, int(
+            version
+        ) if version.isdecimal() else 0
 
     @property
     def policy_informers(self) -> list[Informer[bytes]]:
@@ -168,10 +172,10 @@ class ClusterPolicies:
     def of_tenants(self) -> dict[tuple[str, str, str], bytes]:
         """Return the namespaced policies by plural, namespace and name."""
         return {
-            (informer.scope.resource.plural, *key): text
+            (informer.scope.resource.plural, *key): content
             for informer in self.policy_informers
             if informer.scope.resource.namespaced
-            for key, text in informer.snapshot().items()
+            for key, content in informer.snapshot().items()
         }
 
     def exception(self, key: Key) -> bytes | None:
@@ -181,22 +185,26 @@ class ClusterPolicies:
     def exception_documents(self) -> list[bytes]:
         """Return the cluster's PolicyExceptions of both groups, as JSON."""
         informers = (*self.informers[2:], *self.cel_informers[len(CEL_RESOURCES) :])
-        return [text for informer in informers for text in informer.snapshot().values()]
+        return [
+            content
+            for informer in informers
+            for content in informer.snapshot().values()
+        ]
 
     def cel_documents(self) -> list[bytes]:
         """Return the cluster's current policies in CEL, as JSON."""
         return [
-            text
+            content
             for informer in self.cel_informers[: len(CEL_RESOURCES)]
-            for text in informer.snapshot().values()
+            for content in informer.snapshot().values()
         ]
 
     def documents(self) -> list[bytes]:
         """Return the cluster's current policies, without exceptions, as JSON."""
         return [
-            text
+            content
             for informer in self.informers[:2]
-            for text in informer.snapshot().values()
+            for content in informer.snapshot().values()
         ]
 
 
@@ -252,8 +260,10 @@ class LiveClusterData:
         """Return whether anything changed since the last call."""
         del now_ns, force  # informers report changes
         first = not self._segments
-        taken = {kind: one.take() for kind, one in self._changed_keys.items()}
-        changed = {kind for kind, keys in taken.items() if keys}
+        changed_keys = {
+            kind: tracker.take() for kind, tracker in self._changed_keys.items()
+        }
+        changed = {kind for kind, keys in changed_keys.items() if keys}
         context = self._context.poll()
         kinds = self._kinds_changed()
         if first:
@@ -265,7 +275,7 @@ class LiveClusterData:
             if first or name not in PAIRS_OF:
                 self._take_objects(name)
             else:
-                self._take_changes(name, of_kinds[0], taken[of_kinds[0]])
+                self._take_changes(name, of_kinds[0], changed_keys[of_kinds[0]])
         if context or first:
             self._segments[_CONTEXT] = self._context.values()
         if kinds:
@@ -276,8 +286,8 @@ class LiveClusterData:
         rollouts = self._rollouts is not None and self._rollouts.poll()
         if rollouts and self._rollouts is not None:
             self._segments[ROLLOUTS] = self._rollouts.values()
-        others = context or kinds or callers or rollouts
-        return bool(changed) or others or first
+        other_changes = context or kinds or callers or rollouts
+        return bool(changed) or other_changes or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
@@ -307,10 +317,10 @@ class LiveClusterData:
         """
         kinds, made_of = OF_KINDS[name]
         objects: Iterator[dict[str, Json]] = (
-            msgspec.json.decode(text)
+            msgspec.json.decode(content)
             for kind, changed in self._changed_keys.items()
             if kind in kinds
-            for text in changed.informer.snapshot().values()
+            for content in changed.informer.snapshot().values()
         )
         segment = {key: encode_value(value) for key, value in made_of(objects)}
         if segment != self._segments.get(name):
@@ -324,14 +334,14 @@ class LiveClusterData:
         before = self._segments[name]
         segment = dict(before)
         for key in keys:
-            text = self._changed_keys[kind].informer.get(key)
-            if text is None:
+            content = self._changed_keys[kind].informer.get(key)
+            if content is None:
                 named: Json = {"metadata": {"namespace": key[0], "name": key[1]}}
-                for gone, _ in PAIRS_OF[name](named):
-                    segment.pop(gone, None)
+                for removed_key, _ in PAIRS_OF[name](named):
+                    segment.pop(removed_key, None)
             else:
-                for one, value in PAIRS_OF[name](msgspec.json.decode(text)):
-                    segment[one] = encode_value(value)
+                for entry_key, value in PAIRS_OF[name](msgspec.json.decode(content)):
+                    segment[entry_key] = encode_value(value)
         if kind == "Namespace":
             segment.pop(COMPLETE, None)
             if segment:

@@ -111,20 +111,20 @@ def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, byte
 def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
     """Return the values of each segment from the objects of a folder."""
     cluster: list[dict[str, Json]] = []
-    given: _Values = {}
+    answers: _Values = {}
     by_kind: dict[str, list[dict[str, Json]]] = {}
     for raw in objects:
         if raw.get("apiVersion") == ANSWER_VERSION:
             key, answer = answer_of(raw)
-            given[key] = answer
+            answers[key] = answer
         else:
             cluster.append(raw)
             by_kind.setdefault(str(raw.get("kind")), []).append(raw)
     values: dict[str, _Values] = {name: {} for name in NAMES}
     for name, (kinds, made_of) in OF_KINDS.items():
-        found = [raw for kind in kinds for raw in by_kind.get(kind, ())]
-        values[name] = dict(made_of(found))
-    values["apicalls"] = api_answers(cluster) | given
+        matching = [raw for kind in kinds for raw in by_kind.get(kind, ())]
+        values[name] = dict(made_of(matching))
+    values["apicalls"] = api_answers(cluster) | answers
     for raw in by_kind.get("GlobalContextEntry", ()):
         values["globalcontext"].update(entry_values(raw, values["apicalls"]))
     return values

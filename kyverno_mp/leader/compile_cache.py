@@ -134,12 +134,12 @@ def read_compile_cache(
         segment = Segment.attach(path, _NAME)
         if bytes(segment.get(_VERSION) or b"") != _PROGRAM:
             return empty
-        found = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
+        compiled = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
     except SnapshotUnusable as error:
         _log.info("no compiled policies to reuse: %s", error.message)
         return empty
-    del found[_VERSION]
-    return CompileCache(found, bytes_max)
+    del compiled[_VERSION]
+    return CompileCache(compiled, bytes_max)
 
 
 def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> None:

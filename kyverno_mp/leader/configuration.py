@@ -82,13 +82,17 @@ class ClusterConfiguration:
 
     def poll(self) -> bool:
         """Read changes; return whether there are any. Cost: two look-ups."""
-        texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
-        if texts == self._seen:
+        config_maps = _Texts(*(self._text(at) for at in range(len(self.informers))))
+        if config_maps == self._seen:
             return False
-        self._seen = texts
+        self._seen = config_maps
         before = self.current
         self.current, self.problems = decode_texts(
-            texts.kyverno or {}, texts.metrics or {}, self.base, before, self._names
+            config_maps.kyverno or {},
+            config_maps.metrics or {},
+            self.base,
+            before,
+            self._names,
         )
         if self.current != before:
             for handler in self._handlers:
@@ -129,14 +133,16 @@ def decode_texts(
 ) -> tuple[Configured, tuple[str, ...]]:
     """Return the configuration in both ConfigMaps, and its rejected values."""
     main = decode_configuration(kyverno, base, last.configuration, _refusal)
-    shown = decode_metrics_configuration(metrics, last.metrics)
+    decoded_metrics = decode_metrics_configuration(metrics, last.metrics)
     problems = [
         f"ConfigMap {name}: {problem}"
-        for name, found in zip(names, (main.problems, shown.problems), strict=True)
-        for problem in found
+        for name, listed in zip(
+            names, (main.problems, decoded_metrics.problems), strict=True
+        )
+        for problem in listed
     ]
-    found = Configured(main.configuration, shown.configuration)
-    return found, tuple(problems)
+    configured = Configured(main.configuration, decoded_metrics.configuration)
+    return configured, tuple(problems)
 
 
 def last_published(directory: Path) -> Configured | None:
@@ -166,6 +172,6 @@ def _refusal(expression: str) -> str:
     # K8S: the API server evaluates match conditions itself, so they can use its
     # authorizer.
     environment = cel_environment({}, params=False, authorizer=True)
-    given = NamedExpression(name="", expression=expression)
-    (found,) = compile_conditions([given], environment)
-    return found.expression.error
+    condition = NamedExpression(name="", expression=expression)
+    (compiled,) = compile_conditions([condition], environment)
+    return compiled.expression.error

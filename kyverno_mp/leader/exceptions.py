@@ -28,15 +28,15 @@ EXCEPTIONS: Final = frozenset({"PolicyException", CEL_EXCEPTION})
 def read_exception(document: StoredDocument) -> AnyException:
     """Decode an exception of either group. Raises: InputError."""
     raw = document.raw()
-    found: object
+    exception: object
     if document.key[0] == CEL_EXCEPTION:
-        found = decode_validating_policy(
+        exception = decode_validating_policy(
             in_namespace(raw, document.key[1]), file=document.file
         )
     else:
-        found, _ = read(raw, file=document.file)
-    assert isinstance(found, PolicyException | CelPolicyException)
-    return found
+        exception, _ = read(raw, file=document.file)
+    assert isinstance(exception, PolicyException | CelPolicyException)
+    return exception
 
 
 def in_namespace(raw: Json, namespace: str) -> Json:
@@ -58,14 +58,16 @@ def _exempted_by(exception: AnyException) -> set[str]:
             f"{policy_ref.kind} {policy_ref.name}"
             for policy_ref in exception.spec.policy_refs
         }
-    return {one.policy_name for one in exception.spec.exceptions}
+    return {exempted.policy_name for exempted in exception.spec.exceptions}
 
 
 def digests_by_policy(exceptions: Sequence[AnyException]) -> dict[str, bytes]:
     """Return a digest of its exceptions for each policy that exceptions name."""
-    texts: dict[str, list[bytes]] = {}
+    by_policy: dict[str, list[bytes]] = {}
     for exception in exceptions:
-        text = msgspec.json.encode(exception)
+        encoded = msgspec.json.encode(exception)
         for name in _exempted_by(exception):
-            texts.setdefault(name, []).append(text)
-    return {name: digest_of(b"\0".join(found)) for name, found in texts.items()}
+            by_policy.setdefault(name, []).append(encoded)
+    return {
+        name: digest_of(b"\0".join(encodings)) for name, encodings in by_policy.items()
+    }

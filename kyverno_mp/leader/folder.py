@@ -57,7 +57,9 @@ class Scan:
 
     def hides(self, name: str) -> bool:
         """Return whether a file may still exist although it was not found."""
-        return any(name == one or name.startswith(one + os.sep) for one in self.hidden)
+        return any(
+            name == prefix or name.startswith(prefix + os.sep) for prefix in self.hidden
+        )
 
     def cannot_read(self, path: str, reason: str | None) -> None:
         """Record that the content of a file or folder is unknown now."""
@@ -122,8 +124,8 @@ class Folder:
                 scan.cannot_read(name, error.strerror)
                 continue
             digest = hashlib.blake2b(data, digest_size=16).digest()
-            known = self._seen.get(name)
-            if known is None or known[1] != digest:
+            entry = self._seen.get(name)
+            if entry is None or entry[1] != digest:
                 changed[name] = data
             self._seen[name] = (facts, digest)
         removed = tuple(
@@ -141,8 +143,8 @@ class Folder:
         )
 
     def _is_changed(self, name: str, facts: _Stat) -> bool:
-        known = self._seen.get(name)
-        return known is None or known[0] != facts
+        entry = self._seen.get(name)
+        return entry is None or entry[0] != facts
 
 
 def _content(name: str) -> bytes:

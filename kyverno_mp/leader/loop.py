@@ -260,8 +260,8 @@ class Leader:
 
     def _log_problems(self, before: Sequence[str]) -> None:
         """Log new problems."""
-        known = frozenset(before)
-        new = [one for one in self._status.problems if one not in known]
+        earlier = frozenset(before)
+        new = [problem for problem in self._status.problems if problem not in earlier]
         for problem in new[:_LOGGED_MAX]:
             _log.warning("unusable input", extra=fields(problem=problem))
         if len(new) > _LOGGED_MAX:

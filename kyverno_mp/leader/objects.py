@@ -14,7 +14,7 @@ from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 ANSWER_VERSION: Final = "kyverno-mp.io/v1alpha1"
 _CLUSTER_SCOPED: Final = frozenset(
-    one.kind for one in BUILT_IN if not one.is_namespaced
+    built_in.kind for built_in in BUILT_IN if not built_in.is_namespaced
 )
 _Answers = dict[str, Json]
 

@@ -111,14 +111,14 @@ def _specs(document: _Fields) -> Iterator[_Fields]:
 
 
 def _of_policy(spec: _Fields) -> Iterator[_Fields]:
-    rules = [one for one in _list(spec.get("rules")) if _may_deny(one)]
+    rules = [rule for rule in _list(spec.get("rules")) if _may_deny(rule)]
     webhook = spec.get("webhookConfiguration")
     head = _kept(spec, _OF_POLICY)
     if isinstance(webhook, dict):
         head["webhookConfiguration"] = _kept(webhook, ("failurePolicy",))
     head["background"] = False
     yield {**head, "rules": [_rule(rule) for rule in rules]}
-    kinds = dict.fromkeys(_kinds_in([one.get("match") for one in rules]))
+    kinds = dict.fromkeys(_kinds_in([rule.get("match") for rule in rules]))
     if rules:
         yield {**head, "rules": [_rule_of_kinds(list(kinds))]}
         # Overrides of actions can be long, too.
@@ -154,13 +154,13 @@ def _kinds_in(value: Json) -> Iterator[str]:
     """Yield the kinds of match blocks, at any depth that they can have."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += one
-        elif isinstance(one, dict):
-            kinds = one.get("kinds")
+        block = pending.pop()
+        if isinstance(block, list):
+            pending += block
+        elif isinstance(block, dict):
+            kinds = block.get("kinds")
             yield from (kind for kind in _list(kinds) if isinstance(kind, str))
-            pending += [one.get(name) for name in ("any", "all", "resources")]
+            pending += [block.get(name) for name in ("any", "all", "resources")]
 
 
 def _list(value: Json) -> list[Json]:

@@ -60,12 +60,12 @@ class PolicyDocuments:
         reduced: dict[Informer[bytes], set[Key]] = {}
         for name, *rest in drop:
             informer, key = self._informers[name], (rest[0], rest[1])
-            text = informer.get(key)
+            content = informer.get(key)
             # A version that arrived since was taken anew, and counts.
-            if text is None or self._room.keeps((name, *key)):
+            if content is None or self._room.keeps((name, *key)):
                 continue
-            outline = outline_of(msgspec.json.decode(text), len(text))
-            if informer.replace(key, text, outline):
+            outline = outline_of(msgspec.json.decode(content), len(content))
+            if informer.replace(key, content, outline):
                 reduced.setdefault(informer, set()).add(key)
         if drop:
             _log.warning("documents without room", extra=fields(count=len(drop)))
@@ -79,19 +79,19 @@ class PolicyDocuments:
             return
         self._read_s = now_s
         for name, informer in self._informers.items():
-            wanted = {one[1:] for one in self._unread if one[0] == name}
-            if wanted:
-                informer.reread(frozenset(wanted))
+            unread_keys = {unread[1:] for unread in self._unread if unread[0] == name}
+            if unread_keys:
+                informer.reread(frozenset(unread_keys))
         self._unread.clear()
 
     def _kept(self, name: str, raw: msgspec.Raw) -> bytes:
         document = _projected(raw)
-        text = msgspec.json.encode(document)
+        content = msgspec.json.encode(document)
         metadata = document["metadata"]
         key = name, metadata.get("namespace", ""), metadata["name"]
-        if self._room.takes(key, len(text)):
-            return text
-        return outline_of(document, len(text))
+        if self._room.takes(key, len(content)):
+            return content
+        return outline_of(document, len(content))
 
 
 def _projected(raw: msgspec.Raw) -> dict[str, Any]:

@@ -40,13 +40,13 @@ class _Content:
 
     def with_tenants_of(self, before: "_Content") -> "_Content":
         """Return our cluster policies beside the namespaced ones of ``before``."""
-        mine = {key: one for key, one in self.policies.items() if not key[1]}
-        theirs = {key: one for key, one in before.policies.items() if key[1]}
+        mine = {key: policy for key, policy in self.policies.items() if not key[1]}
+        tenants = {key: policy for key, policy in before.policies.items() if key[1]}
         names = [name for name in self.names if "/" not in name]
         names += [name for name in before.names if "/" in name]
         packed = {key: self.packed[key] for key in mine if key in self.packed}
-        packed |= {key: before.packed[key] for key in theirs if key in before.packed}
-        return _Content(dict(sorted((mine | theirs).items())), names, packed)
+        packed |= {key: before.packed[key] for key in tenants if key in before.packed}
+        return _Content(dict(sorted((mine | tenants).items())), names, packed)
 
     def is_same(self, content: "_Content") -> bool:
         """Return whether both publish the same."""
@@ -114,11 +114,11 @@ class PolicySegments:
 
     def _publish_ours(self, name: str, content: _Content, before: _Content) -> bool:
         """Publish only what administrators changed; return whether it succeeded."""
-        ours = content.with_tenants_of(before)
-        if ours.is_same(before):
+        own_content = content.with_tenants_of(before)
+        if own_content.is_same(before):
             return False
         try:
-            self._write(name, ours)
+            self._write(name, own_content)
         except SnapshotUnusable:
             return False
         return True
@@ -173,7 +173,7 @@ def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
 
     Those whose path must fail begin with MISSED.
     """
-    found: list[str] = []
+    keys: list[str] = []
     for policy in policy_set.policies:
         if segment_of(policy.kind) == segment:
             key = (
@@ -184,8 +184,8 @@ def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
                 policy.namespace,
                 policy.name,
             ) in policy_set.missed
-            found.append(MISSED + key if is_missed else key)
-    return found
+            keys.append(MISSED + key if is_missed else key)
+    return keys
 
 
 def segment_of(kind: str) -> str:

@@ -145,7 +145,7 @@ class PolicyStore:
         self._forget_earlier(limited)
         outlines = without_documents(published, policies)
         limited |= outlines | without_rights(published, lost or {})
-        published |= {key: one[:2] for key, one in limited.items()}
+        published |= {key: limit[:2] for key, limit in limited.items()}
         by_segment: dict[str, dict[Key, EncodedPolicy]] = {}
         for key, (policy, _) in published.items():
             if policy is not None:
@@ -155,10 +155,10 @@ class PolicyStore:
         unread = self._modes.failing_files(broken.union(changes.unread))
         if unread:
             by_segment.setdefault(OF_AUTHORIZERS.segment, {}).update(unread)
-        keys = {segment: tuple(found) for segment, found in by_segment.items()}
+        keys = {segment: tuple(encoded) for segment, encoded in by_segment.items()}
         return PolicySet(
             encoded=tuple(by_segment.pop(POLICIES, {}).values()),
-            cel={name: tuple(found.values()) for name, found in by_segment.items()},
+            cel={name: tuple(encoded.values()) for name, encoded in by_segment.items()},
             keys=keys,
             packed={key: entry.packed for key, entry in ordered if entry.packed},
             policies=tuple(status for _, status in published.values()),
@@ -166,7 +166,7 @@ class PolicyStore:
             unread=(*self._file_problems.values(), *left_out(outlines)),
             changes=tuple(changes_made),
             waiting=waiting,
-            missed=frozenset(key for key, one in limited.items() if one.is_missed),
+            missed=frozenset(key for key, limit in limited.items() if limit.is_missed),
         )
 
     def _forget_earlier(self, limited: Mapping[Key, Limited]) -> None:
@@ -175,13 +175,13 @@ class PolicyStore:
         SAFETY: otherwise a tenant could store ever more of them, each behind a small
         rejected version.
         """
-        for key, one in limited.items():
+        for key, limit in limited.items():
             entry = self._entries[key]
-            if one.status.code == OVER_SHARE and entry.status.in_force:
+            if limit.status.code == OVER_SHARE and entry.status.in_force:
                 self._entries[key] = replace(
                     entry,
                     encoded=entry.encoded and unlinked(entry.encoded, key[0]),
-                    status=msgspec.structs.replace(one.status, in_force=""),
+                    status=msgspec.structs.replace(limit.status, in_force=""),
                     packed=b"",
                 )
 
@@ -216,26 +216,26 @@ class PolicyStore:
         exceptions: dict[Key, StoredDocument] = {}
         for name in sorted(self._files):
             for document in self._files[name]:
-                key, place = document.key, document.place
+                key, location = document.key, document.place
                 if not self._modes.use(document):
                     continue  # another service uses it
                 if not (document.known or self._modes.authorizes):
-                    problems.append(f"{place}: {document.why_unknown()}")
+                    problems.append(f"{location}: {document.why_unknown()}")
                     continue
-                found = exceptions if key[0] in EXCEPTIONS else policies
-                if key in found:
-                    shown = "/".join(filter(None, key))
+                by_key = exceptions if key[0] in EXCEPTIONS else policies
+                if key in by_key:
+                    printed_key = "/".join(filter(None, key))
                     problems.append(
-                        f"{place}: overrides {shown} from {found[key].place}"
+                        f"{location}: overrides {printed_key} from {by_key[key].place}"
                     )
-                found[key] = document
+                by_key[key] = document
         return policies, exceptions
 
     def _take_exceptions(
         self, documents: Mapping[Key, StoredDocument], problems: list[str]
     ) -> None:
         """Decode the exceptions; an invalid one keeps its last valid version."""
-        kept: dict[Key, AnyException] = {}
+        exceptions: dict[Key, AnyException] = {}
         before, self._exceptions_read = self._exceptions_read, {}
         for key, document in documents.items():
             if not self._allows_exceptions(key[1]):
@@ -257,33 +257,33 @@ class PolicyStore:
                 refused = refusal_of(error, key)
                 problems.append(f"{refused.where}: {clip(refused.message)}")
                 if key in self._exceptions:
-                    kept[key] = self._exceptions[key]
+                    exceptions[key] = self._exceptions[key]
                 continue
             self._exceptions_read[document.digest] = exception
-            kept[key] = exception
-        if kept != self._exceptions:
-            self._exceptions = kept
+            exceptions[key] = exception
+        if exceptions != self._exceptions:
+            self._exceptions = exceptions
             self._exceptions_digest = digests_by_policy(
-                [kept[key] for key in sorted(kept)]
+                [exceptions[key] for key in sorted(exceptions)]
             )
 
     def _compile_due(
         self, documents: Mapping[Key, StoredDocument], out_of_time: Callable[[], bool]
     ) -> tuple[list[tuple[str, PolicyStatus]], int]:
-        gone = [key for key in self._entries if key not in documents]
-        changes = [("deleted", self._entries.pop(key).status) for key in gone]
+        removed = [key for key in self._entries if key not in documents]
+        changes = [("deleted", self._entries.pop(key).status) for key in removed]
         self._update_locations(documents)
-        due = [one for one in documents.values() if not self._is_known(one)]
+        due = [stored for stored in documents.values() if not self._is_known(stored)]
         # Cluster policies before namespaced ones, small documents first.
-        due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
+        due.sort(key=lambda doc: (doc.key[1] != "", len(doc.packed), doc.key))
         for count, document in enumerate(due):
             if count and out_of_time():
                 return changes, len(due) - count
-            known = self._entries.get(document.key)
+            earlier = self._entries.get(document.key)
             entry = self._build(document)
             self._entries[document.key] = entry
-            if known is None or known.digest != document.digest:
-                changes.append(("updated" if known else "created", entry.status))
+            if earlier is None or earlier.digest != document.digest:
+                changes.append(("updated" if earlier else "created", entry.status))
             self._on_progress()
         return changes, 0
 
@@ -297,11 +297,11 @@ class PolicyStore:
                 self._entries[key] = replace(entry, status=moved)
 
     def _is_known(self, document: StoredDocument) -> bool:
-        known = self._entries.get(document.key)
+        entry = self._entries.get(document.key)
         return (
-            known is not None
-            and known.digest == document.digest
-            and known.exceptions_digest
+            entry is not None
+            and entry.digest == document.digest
+            and entry.exceptions_digest
             == self._exceptions_digest.get(policy_key(document.key), b"")
         )
 
@@ -320,8 +320,8 @@ class PolicyStore:
         return replace(entry, exceptions_digest=exceptions_digest)
 
     def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
-        known = self._entries.get(document.key)
-        if known is None or not known.packed:
+        entry = self._entries.get(document.key)
+        if entry is None or not entry.packed:
             kind, namespace, name = document.key
             status = PolicyStatus(
                 kind,
@@ -336,15 +336,15 @@ class PolicyStore:
             )
             return _Entry(document.digest, status, self._modes.failing(document))
         status = msgspec.structs.replace(
-            known.status,
+            entry.status,
             ready=False,
             message=message + _STAYS,
             generation=document.generation,
             code=code,
             file=document.file_and_line(),
-            in_force=known.packed.decode(),
+            in_force=entry.packed.decode(),
         )
-        return _Entry(document.digest, status, known.encoded, known.packed)
+        return _Entry(document.digest, status, entry.encoded, entry.packed)
 
 
 def exception_filter(settings: Settings) -> Callable[[str], bool]:

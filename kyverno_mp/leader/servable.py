@@ -39,14 +39,16 @@ def servable(
         rule.name: missing_feature(rule, has_background=has_background)
         for rule in compiled.rules
     }
-    lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
+    lacking = [
+        f"rule {name} needs {feature}" for name, feature in missing.items() if feature
+    ]
     if not lacking:
         return compiled, ""
-    text = "not supported by this installation: " + ", ".join(lacking)
+    message = "not supported by this installation: " + ", ".join(lacking)
     rules = tuple(rule for rule in compiled.rules if not missing[rule.name])
     if not rules or compiled.policy.apply_rules == "One":
-        raise PolicyInvalid(UNSUPPORTED, text)
-    return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
+        raise PolicyInvalid(UNSUPPORTED, message)
+    return msgspec.structs.replace(compiled, rules=rules), message + _OTHERS
 
 
 _P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR, MutatingPolicyIR)

@@ -118,10 +118,10 @@ class StatusReader:
             return self._status
         try:
             facts = self._path.stat()
-            seen = (facts.st_mtime_ns, facts.st_ino)
-            if seen != self._seen:
+            version = (facts.st_mtime_ns, facts.st_ino)
+            if version != self._seen:
                 self._status = _DECODER.decode(self._path.read_bytes())
-                self._seen = seen
+                self._seen = version
         except (OSError, *UNDECODABLE):
             return self._status
         return self._status

@@ -131,24 +131,24 @@ def _key_of(raw: object) -> Key:
 
 def _generation_of(raw: object) -> int:
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    found = metadata.get("generation") if isinstance(metadata, dict) else None
-    return found if type(found) is int else 0
+    generation = metadata.get("generation") if isinstance(metadata, dict) else None
+    return generation if type(generation) is int else 0
 
 
 def _pack(
     document: RawDocument, data: bytes = b"", outline_of: int = 0
 ) -> StoredDocument:
     """``data``: the bytes as others keep them, which are shared if they are equal."""
-    place = f"{document.file}, line {document.line}"
+    location = f"{document.file}, line {document.line}"
     try:
         packed = msgspec.json.encode(document.raw)
     except (UnicodeEncodeError, RecursionError) as error:
-        raise PolicyInvalid("leader.unstorable", f"{place}: {error}") from error
+        raise PolicyInvalid("leader.unstorable", f"{location}: {error}") from error
     packed = data if data == packed else packed
     return StoredDocument(
         key=_key_of(document.raw),
         known=is_known_kind(document.raw) or is_served(document.raw),
-        place=place,
+        place=location,
         file=document.file,
         packed=packed,
         digest=digest_of(packed),
@@ -175,12 +175,12 @@ def policy_key(key: Key) -> str:
 def refuse_unstorable(raw: Json, key: Key) -> None:
     """Reject documents that an API server would never store, before they cost time."""
     _, namespace, name = key
-    for text in filter(None, (namespace, name)):
-        if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
-            shown = repr(text[:_NAME_LENGTH_MAX])
+    for part in filter(None, (namespace, name)):
+        if not (len(part) <= _NAME_LENGTH_MAX and _NAME.fullmatch(part)):
+            printed = repr(part[:_NAME_LENGTH_MAX])
             raise PolicyInvalid(
                 "leader.name",
-                f"metadata: {shown} is not a lowercase RFC 1123 subdomain",
+                f"metadata: {printed} is not a lowercase RFC 1123 subdomain",
                 Where(path="metadata.name"),
             )
     spec = raw.get("spec") if isinstance(raw, dict) else None

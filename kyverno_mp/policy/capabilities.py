@@ -52,17 +52,19 @@ def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
     if rule.verify_images or _BLOCK in rule.types():
         if not verifies:
             return _BLOCK
-        return next((one for b in rule.verify_images for one in _missing(b)), "")
+        return next(
+            (feature for b in rule.verify_images for feature in _missing(b)), ""
+        )
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
         return next(_in_manifests(body.manifests), "") if verifies else _MANIFESTS
     return ""
 
 
-def _refused(place: str, end: str) -> str:
+def _refused(path: str, end: str) -> str:
     """Return the path of a refused feature, which the table has to explain."""
     assert end in REFUSED
-    return place + end
+    return path + end
 
 
 def _in_manifests(manifests: Manifests) -> Iterator[str]:
@@ -72,39 +74,37 @@ def _in_manifests(manifests: Manifests) -> Iterator[str]:
         yield from _in_manifest_set(listed, f"{_MANIFESTS}.attestors")
 
 
-def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
+def _in_manifest_set(listed: AttestorSet, path: str) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is not None:
             try:
                 nested = ATTESTOR_SET.convert(entry.attestor)
             except msgspec.ValidationError:
-                yield _refused(place, ".attestor")
+                yield _refused(path, ".attestor")
             else:
-                yield from _in_manifest_set(nested, place)
+                yield from _in_manifest_set(nested, path)
         elif entry.keys is not None:
             if not entry.keys.public_keys and entry.keys.secret is None:
                 # SAFETY: without publicKeys, upstream accepts any signer.
-                yield _refused(place, ".keys without publicKeys or secret")
+                yield _refused(path, ".keys without publicKeys or secret")
         elif entry.certificates is not None:
             if not (entry.certificates.cert or entry.certificates.cert_chain):
-                yield _refused(place, ".certificates without cert or certChain")
+                yield _refused(path, ".certificates without cert or certChain")
         elif entry.keyless is not None:
-            yield from _in_manifest_keyless(entry.keyless, place)
+            yield from _in_manifest_keyless(entry.keyless, path)
         if entry.repository:
-            yield _refused(place, ".repository")
+            yield _refused(path, ".repository")
 
 
-def _in_manifest_keyless(
-    keyless_attestor: KeylessAttestor, place: str
-) -> Iterator[str]:
+def _in_manifest_keyless(keyless_attestor: KeylessAttestor, path: str) -> Iterator[str]:
     # SAFETY: upstream ignores the expressions; without a subject, it accepts any
     # signer.
     if keyless_attestor.subject_reg_exp or keyless_attestor.issuer_reg_exp:
-        yield _refused(place, ".keyless with regular expressions")
+        yield _refused(path, ".keyless with regular expressions")
     if keyless_attestor.additional_extensions:
-        yield _refused(f"{place}.keyless", ".additionalExtensions")
+        yield _refused(f"{path}.keyless", ".additionalExtensions")
     if not keyless_attestor.subject:
-        yield _refused(place, ".keyless without subject")
+        yield _refused(path, ".keyless without subject")
 
 
 def _missing(block: ImageVerification) -> Iterator[str]:
@@ -125,38 +125,38 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     for listed in block.attestors:
         yield from _in_set(listed, f"{_BLOCK}.attestors", is_notary=is_notary)
     for attestation in block.attestations:
-        place = f"{_BLOCK}.attestations.attestors"
+        path = f"{_BLOCK}.attestations.attestors"
         for listed in attestation.attestors:
-            yield from _in_set(listed, place, is_notary=is_notary)
+            yield from _in_set(listed, path, is_notary=is_notary)
 
 
 def _in_set(
-    listed: AttestorSet, place: str, *, is_notary: bool = False
+    listed: AttestorSet, path: str, *, is_notary: bool = False
 ) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is None:
-            yield from (_in_notary if is_notary else _in_entry)(entry, place)
+            yield from (_in_notary if is_notary else _in_entry)(entry, path)
         else:
             try:
                 nested = ATTESTOR_SET.convert(entry.attestor)
             except msgspec.ValidationError:
-                yield _refused(place, ".attestor")
+                yield _refused(path, ".attestor")
             else:
-                yield from _in_set(nested, place, is_notary=is_notary)
+                yield from _in_set(nested, path, is_notary=is_notary)
 
 
-def _in_notary(entry: Attestor, place: str) -> Iterator[str]:
+def _in_notary(entry: Attestor, path: str) -> Iterator[str]:
     """Yield problems of a Notary entry, in which only certificates have an effect."""
-    given = entry.certificates
-    if given is None or not (given.cert or given.cert_chain):
+    certificates = entry.certificates
+    if certificates is None or not (certificates.cert or certificates.cert_chain):
         # KYVERNO: upstream crashes (docs/behaviour/images 4.5).
-        yield _refused(place, " of type Notary without certificates")
+        yield _refused(path, " of type Notary without certificates")
 
 
-def _in_entry(entry: Attestor, place: str) -> Iterator[str]:
+def _in_entry(entry: Attestor, path: str) -> Iterator[str]:
     if entry.certificates is not None:
-        given = entry.certificates
-        if not given.cert and not given.cert_chain:
-            yield _refused(place, ".certificates without cert or certChain")
+        certificates = entry.certificates
+        if not certificates.cert and not certificates.cert_chain:
+            yield _refused(path, ".certificates without cert or certChain")
     elif entry.keys is None and entry.keyless is None:
-        yield _refused(place, " without keys, certificates or keyless")
+        yield _refused(path, " without keys, certificates or keyless")

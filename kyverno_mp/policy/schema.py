@@ -197,10 +197,11 @@ def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem
     for index, item in enumerate(value):
         if keys and type(item) is not dict:
             continue  # Its type is already a problem.
-        own = [item.get(name) for name in keys] if keys else item
-        key = json.dumps(own, sort_keys=True)
+        key_values = [item.get(name) for name in keys] if keys else item
+        key = json.dumps(key_values, sort_keys=True)
         if key in keys_before:
-            message = f"duplicate value {key if not keys else ', '.join(map(str, own))}"
+            duplicate = ", ".join(map(str, key_values)) if keys else key
+            message = f"duplicate value {duplicate}"
             yield Problem("policy.value", f"{path}[{index}]", "", message)
         keys_before.add(key)
 

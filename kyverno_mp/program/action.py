@@ -80,11 +80,11 @@ def response_action(
     for _name, rule_type, action in actions:
         if rule_type not in ("validate", "verifyImages"):
             continue
-        found = _overridden(action, namespace, labels) or action.action
-        if found:
-            return found
-    found = _overridden(policy.action, namespace, labels) or policy.action.action
-    return found or AUDIT
+        chosen = _overridden(action, namespace, labels) or action.action
+        if chosen:
+            return chosen
+    chosen = _overridden(policy.action, namespace, labels) or policy.action.action
+    return chosen or AUDIT
 
 
 def is_static(policy: PolicyIR, rule: RuleIR) -> bool:

@@ -97,7 +97,7 @@ class LinkedAuthorizationPolicy:
         early = dialect._replace(absent=frozenset({"variables"}))
         self._conditions = link_conditions(ir.conditions, early)
         self._variables = link_variables(ir.variables, dialect)
-        self._validations = [link(one, dialect) for one in ir.validations]
+        self._validations = [link(validation, dialect) for validation in ir.validations]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
 
     def decide(self, check: Check, values: tuple[Value, ...] = ()) -> Decision:
@@ -167,7 +167,8 @@ class Authorizer:
         Raises: DeadlinePassed.
         """
         return next(
-            (found for found in self.decisions(check) if not found.is_none), None
+            (decision for decision in self.decisions(check) if not decision.is_none),
+            None,
         )
 
 

@@ -57,7 +57,7 @@ class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
     def __init__(
         self, ir: ValidatingPolicyIR, relinking: Relinking[LinkedValidatingPolicy]
     ) -> None:
-        super().__init__(_bare(ir), of=ir)
+        super().__init__(_bare(ir), full_policy=ir)
         # An error recurs in no scan, and no verdict may be cached.
         self.is_derived, self.reads = False, None
         self._relinking = relinking
@@ -68,8 +68,8 @@ class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
         """Return the results of the linked policy. Raises: as Relinking.linked."""
         if not any(self.may_match(body, facts.request) for body in bodies):
             return []
-        whole = self._relinking.linked(facts.runtime)
-        return whole.results(whole.bodies_for(facts.request), facts, shared)
+        linked = self._relinking.linked(facts.runtime)
+        return linked.results(linked.bodies_for(facts.request), facts, shared)
 
 
 class UnlinkedMutatingPolicy(LinkedMutatingPolicy, StandIn):
@@ -81,14 +81,14 @@ class UnlinkedMutatingPolicy(LinkedMutatingPolicy, StandIn):
         self, ir: MutatingPolicyIR, relinking: Relinking[LinkedMutatingPolicy]
     ) -> None:
         bare = msgspec.structs.replace(_bare(ir), targets=None)
-        super().__init__(bare, of=ir)
+        super().__init__(bare, full_policy=ir)
         self._relinking = relinking
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
         """Yield the verdicts of the linked policy. Raises: as Relinking.linked."""
         if self.may_match(facts.request):
-            whole = self._relinking.linked(facts.runtime)
-            yield from whole.evaluate(facts, shared)
+            linked = self._relinking.linked(facts.runtime)
+            yield from linked.evaluate(facts, shared)
 
     def triggers(self, facts: Facts, shared: Shared) -> bool:
         """Return what the linked policy returns. Raises: as Relinking.linked."""
@@ -105,7 +105,7 @@ class UnlinkedImagePolicy(LinkedImagePolicy, StandIn):
     def __init__(
         self, ir: ImageValidatingPolicyIR, relinking: Relinking[LinkedImagePolicy]
     ) -> None:
-        super().__init__(_bare(ir), of=ir)
+        super().__init__(_bare(ir), full_policy=ir)
         self._relinking = relinking
 
     def evaluate(
@@ -128,8 +128,8 @@ class UnlinkedImagePolicy(LinkedImagePolicy, StandIn):
     ) -> Iterator[tuple[list[Operation], RuleResult | None]]:
         """Yield the digests of the linked policy. Raises: as Relinking.linked."""
         if self.matches(facts):
-            whole = self._relinking.linked(facts.runtime)
-            yield from whole.pins(facts, shared, images, settings)
+            linked = self._relinking.linked(facts.runtime)
+            yield from linked.pins(facts, shared, images, settings)
 
 
 class UnlinkedGeneratingTrigger(LinkedGeneratingTrigger, StandIn):
@@ -138,7 +138,7 @@ class UnlinkedGeneratingTrigger(LinkedGeneratingTrigger, StandIn):
     __slots__ = ()
 
     def __init__(self, ir: GeneratingPolicyIR, _relinking: object) -> None:
-        super().__init__(_bare(ir), of=ir)
+        super().__init__(_bare(ir), full_policy=ir)
 
 
 _STAND_INS: Final[Mapping[Any, Callable[[Any, Relinking[Any]], Any]]] = {

@@ -57,8 +57,8 @@ class LinkedCleanup:
     def selects(self, request: Request) -> bool:
         """Return whether match and exclude select the object. Raises: InputError."""
         namespace = self.ir.policy.namespace
-        own = metadata_of(request.object).get("namespace", "")
-        if namespace and own != namespace:
+        object_namespace = metadata_of(request.object).get("namespace", "")
+        if namespace and object_namespace != namespace:
             return False
         if not self._matches(request):
             return False

@@ -141,14 +141,14 @@ class Engine:
                 if not self.matches(rule, context):
                     continue
                 scope = self.scope(rule, context, first=first)
-                found = rule.explain(request, scope)
-                decides = any(r.status in (result.PASS, result.FAIL) for r in found)
+                results = rule.explain(request, scope)
+                decides = any(r.status in (result.PASS, result.FAIL) for r in results)
             except BudgetExceeded as error:
-                found = [not_evaluated(rule.ir, error)]
+                results = [not_evaluated(rule.ir, error)]
                 # The rule might have decided.
                 decides = True
             first = False
-            response.results.extend(found)
+            response.results.extend(results)
             if decides and policy.ir.apply_rules == "One":
                 break
         response.action = response_action(

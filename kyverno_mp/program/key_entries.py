@@ -27,12 +27,12 @@ def expanded(listed: AttestorSet) -> Iterator[Attestor]:
     signed.
     """
     for entry in listed.entries:
-        texts = split_keys(entry.keys.public_keys) if entry.keys is not None else []
-        if entry.keys is None or len(texts) == 1:
+        pems = split_keys(entry.keys.public_keys) if entry.keys is not None else []
+        if entry.keys is None or len(pems) == 1:
             yield entry
             continue
-        for text in texts:
-            keys = msgspec.structs.replace(entry.keys, public_keys=text)
+        for pem in pems:
+            keys = msgspec.structs.replace(entry.keys, public_keys=pem)
             yield msgspec.structs.replace(entry, keys=keys)
 
 
@@ -45,13 +45,13 @@ def key_of(keys: StaticKeyAttestor) -> str:
     return keys.kms
 
 
-def split_keys(text: str) -> list[str]:
+def split_keys(pem: str) -> list[str]:
     """Return one string per key; a text with a single key is returned unchanged.
 
     KYVERNO: text after the last key is dropped only if there are several keys
     (docs/behaviour/images 1.2).
     """
-    parts = text.split(_END)
+    parts = pem.split(_END)
     if len(parts) <= 2:  # noqa: PLR2004 - one key, and what follows it
-        return [text]
+        return [pem]
     return [part + _END for part in parts[:-1]]

@@ -55,8 +55,8 @@ class ListSource(Generic[T]):
         policies: Iterable[CompiledPolicy],
         link: Callable[[PolicyIR, RuleIR], T],
     ) -> None:
-        kept = tuple(policies)
-        records = _ListRecords(kept)
+        stored = tuple(policies)
+        records = _ListRecords(stored)
         self._memo: dict[RequestKey, Sequence[PolicyCandidates[T]]] = {}
         self._policy = records.policy
         self._rules = [
@@ -64,24 +64,24 @@ class ListSource(Generic[T]):
                 (rule.match, RuleRef(records, records.policy, link, position, number))
                 for number, rule in enumerate(compiled.rules)
             ]
-            for position, compiled in enumerate(kept)
+            for position, compiled in enumerate(stored)
         ]
 
     def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
         """Return the policies with rules for the request's kind and operation."""
-        asked = (
+        memo_key = (
             request.group,
             request.version,
             request.kind,
             request.subresource,
             request.operation,
         )
-        known = self._memo.get(asked)
-        if known is None:
+        selected = self._memo.get(memo_key)
+        if selected is None:
             if len(self._memo) >= CANDIDATE_PLANS_MAX:
                 self._memo.clear()
-            known = self._memo[asked] = self._select(asked)
-        return known
+            selected = self._memo[memo_key] = self._select(memo_key)
+        return selected
 
     def _select(self, request_key: RequestKey) -> Sequence[PolicyCandidates[T]]:
         selected = (

@@ -98,10 +98,13 @@ def begin(context: RequestContext) -> MutationState:
 
 def _frame(context: RequestContext) -> Frame | None:
     request, base = context.request, context.base
-    shown = base.get("request")
+    request_value = base.get("request")
     if request.variables or request.rule_variables or request.operation == "DELETE":
         return None
-    if type(shown) is not dict or shown.get("object") is not request.object:
+    if (
+        type(request_value) is not dict
+        or request_value.get("object") is not request.object
+    ):
         return None
     return base.copy()
 
@@ -143,18 +146,18 @@ def mutate_policy(
             if rule.has_exceptions:
                 request.object = began
             scope = _scope(rule, context, state)
-            found, left = rule.run(request, scope, resource)
+            rule_results, changed = rule.run(request, scope, resource)
         else:
-            found, left = [plain[0]], plain[1]
+            rule_results, changed = [plain[0]], plain[1]
         state.is_first = False
-        results += found
-        if left is not resource:
+        results += rule_results
+        if changed is not resource:
             # KYVERNO: a changed object is decoded again, which turns its whole numbers
             # into integers.
-            resource = left if request.ints_are_numbers else whole_numbers(left)
+            resource = changed if request.ints_are_numbers else whole_numbers(changed)
             state.resource = resource
         if policy.apply_rules == "One" and any(
-            r.status in (result.PASS, result.FAIL) for r in found
+            r.status in (result.PASS, result.FAIL) for r in rule_results
         ):
             break
     return PolicyResponse(policy, results, patched_object=resource)
@@ -351,9 +354,9 @@ def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
 def _refusal(response: PolicyResponse) -> str:
     name = response.policy.name
     rules = " ".join(
-        f"{found.rule}: {found.message}"
-        for found in response.results
-        if found.status in (result.FAIL, result.ERROR)
+        f"{rule_result.rule}: {rule_result.message}"
+        for rule_result in response.results
+        if rule_result.status in (result.FAIL, result.ERROR)
     )
     return (
         f"mutation policy {name} error: failed to apply policy {name} rules [{rules}]"

@@ -217,8 +217,8 @@ class Once:
         if self._error is not None:
             # SAFETY: a new error object, because a raise adds frames to it.
             raise type(self._error)(self._error.code, self._error.message)
-        found: _T = self._found
-        return found
+        value: _T = self._found
+        return value
 
 
 class ManifestAnswer(NamedTuple):

@@ -77,9 +77,9 @@ class Relinking(Generic[T]):
         Raises: the internal error of linking; StateError if it is not linked now;
         Preempted, because linking can take long.
         """
-        whole = self._whole
-        if whole is not None:
-            return whole
+        linked = self._whole
+        if linked is not None:
+            return linked
         now_ns = runtime.monotonic_ns()
         if self._next_ns == _NEVER or now_ns < self._next_ns:
             message = f"the policy could not be linked{self._code}"
@@ -88,10 +88,10 @@ class Relinking(Generic[T]):
         # Set first: other threads do not link it at the same time.
         self._next_ns = now_ns + self._pause_ns
         try:
-            whole = self._whole = self._link()
+            linked = self._whole = self._link()
         finally:
             ended_ns = runtime.monotonic_ns()
             pause_ns = max(self._pause_ns, (ended_ns - now_ns) * RELINKING_SHARE)
             self._next_ns = ended_ns + pause_ns
             self._pause_ns = min(2 * self._pause_ns, RELINKING_PAUSE_NS_MAX)
-        return whole
+        return linked

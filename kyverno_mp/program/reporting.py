@@ -41,12 +41,14 @@ def decisive(results: Iterable[RuleResult]) -> list[RuleResult]:
     KYVERNO: the row shows the first image, which hides failures of other images
     (docs/differences.md).
     """
-    found: dict[str, RuleResult] = {}
-    for one in results:
-        known = found.get(one.rule)
-        if known is None or _FIRST.index(one.status) < _FIRST.index(known.status):
-            found[one.rule] = one
-    return list(found.values())
+    by_rule: dict[str, RuleResult] = {}
+    for rule_result in results:
+        earlier = by_rule.get(rule_result.rule)
+        if earlier is None or _FIRST.index(rule_result.status) < _FIRST.index(
+            earlier.status
+        ):
+            by_rule[rule_result.rule] = rule_result
+    return list(by_rule.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Reporting:
 
     def travelling(self, responses: Iterable[PolicyResponse]) -> list[PolicyResponse]:
         """Return the responses, reduced to the results to send; omit empty ones."""
-        found = []
+        limited_responses = []
         for response in responses:
             policy = response.policy
             # PERF: most policies have no results to send.
@@ -91,8 +93,8 @@ class Reporting:
                 continue
             limited = self._limited(response)
             if limited.results or limited.passed or limited.skipped:
-                found.append(limited)
-        return found
+                limited_responses.append(limited)
+        return limited_responses
 
     def _limited(self, response: PolicyResponse) -> PolicyResponse:
         policy = response.policy
@@ -100,9 +102,10 @@ class Reporting:
         return PolicyResponse(
             policy,
             [
-                one
-                for one in response.results
-                if self.has(one.status) and self.travels(policy, one.rule)
+                rule_result
+                for rule_result in response.results
+                if self.has(rule_result.status)
+                and self.travels(policy, rule_result.rule)
             ],
             response.action,
             self._names(policy, response.passed) if passed else (),

@@ -42,7 +42,7 @@ class VerifiedImages(Protocol):
     problem: str
     """Why nothing is known, or ""."""
 
-    def verified(self, key: tuple[str, str], text: str, /) -> str:
+    def verified(self, key: tuple[str, str], reference: str, /) -> str:
         """Return ``pass`` or ``skip`` if the rule ``key`` has verified it, or ""."""
 
 

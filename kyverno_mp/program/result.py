@@ -85,8 +85,8 @@ class PolicyResponse:
     def errored(self) -> bool:
         """Return whether any rule ended in an error."""
         # PERF: called for every mutating policy; a generator would add a call.
-        for found in self.results:  # noqa: SIM110 - as above
-            if found.status == ERROR:
+        for rule_result in self.results:  # noqa: SIM110 - as above
+            if rule_result.status == ERROR:
                 return True
         return False
 

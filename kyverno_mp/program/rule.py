@@ -199,13 +199,17 @@ class LinkedRule:
             or _link_body(ir, self.validate, policy.namespace)
         )
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
-        given = ir.preconditions
+        preconditions = ir.preconditions
         reads_more = bool(ir.context or ir.unsupported or self._image_check)
         self.operation_only: Conditions | None = None
         """Preconditions with the same outcome for all rules of a request."""
-        if given is not None and not reads_more and reads_operation_only(given):
-            self.operation_only = given
-        plain = not (reads_more or ir.exceptions) and given is None
+        if (
+            preconditions is not None
+            and not reads_more
+            and reads_operation_only(preconditions)
+        ):
+            self.operation_only = preconditions
+        plain = not (reads_more or ir.exceptions) and preconditions is None
         self.bare: Callable[[Json], bool] | None = (
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
@@ -229,7 +233,7 @@ class LinkedRule:
         self._looks_back = (
             self._enforced_alone
             and self.validate.allow_existing_violations
-            and given is None
+            and preconditions is None
             and self._image_check is None
         )
 
@@ -368,9 +372,11 @@ class LinkedRule:
             return outcomes
         assert self._pod_security is not None
         controls = tuple(c for ir in matched for c in ir.pod_security)
-        left = self._pod_security.explain(scope, evaluated_object(request), controls)
-        if any(o.status != result.PASS for o in left):
-            return left
+        remaining = self._pod_security.explain(
+            scope, evaluated_object(request), controls
+        )
+        if any(o.status != result.PASS for o in remaining):
+            return remaining
         keys = ", ".join(ir.key for ir in matched)
         return [Outcome(result.SKIP, f"{EXCEPTED} {keys}")]
 
@@ -420,9 +426,9 @@ class LinkedRule:
                 # KYVERNO: only podSecurity exceptions are matched again
                 # (docs/behaviour/engine 6.8).
                 matched = self._gate.matched_exceptions(created, before)
-                found = self._under_exceptions(matched, created, before)
+                outcomes = self._under_exceptions(matched, created, before)
             else:
-                found = self.body.explain(before, evaluated_object(created))
+                outcomes = self.body.explain(before, evaluated_object(created))
         except InputError:
             return False
-        return any(outcome.status == result.FAIL for outcome in found)
+        return any(outcome.status == result.FAIL for outcome in outcomes)

@@ -136,8 +136,8 @@ class RuleGate:
         self, request: Request, scope: RuleContext
     ) -> list[ExceptionIR]:
         """Return the exceptions that cover the request."""
-        found = self.possible_exceptions(request)
-        return [e.ir for e in found if e.applies(request, scope)]
+        possible = self.possible_exceptions(request)
+        return [e.ir for e in possible if e.applies(request, scope)]
 
     def possible_exceptions(self, request: Request) -> Iterator[LinkedException]:
         """Yield the exceptions that may cover the request, in their order."""
@@ -186,13 +186,13 @@ def matches_at_own_cost(
 def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome | None:
     """Return the outcome of preconditions that are false or failed, otherwise None."""
     try:
-        holds, text = preconditions.evaluate(scope)
+        holds, message = preconditions.evaluate(scope)
     except InputError as error:
-        text = f"failed to evaluate preconditions: {error.message}"
-        return Outcome(result.ERROR, text, code=error.code)
+        message = f"failed to evaluate preconditions: {error.message}"
+        return Outcome(result.ERROR, message, code=error.code)
     if holds:
         return None
-    tail = f"; {text}" if text else ""
+    tail = f"; {message}" if message else ""
     return Outcome(result.SKIP, f"preconditions not met{tail}")
 
 

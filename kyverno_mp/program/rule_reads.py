@@ -62,8 +62,8 @@ def rule_reads(rule: RuleIR) -> Reads | None:
     return None if target.is_too_large() else target
 
 
-def _is_plain(reads: Reads, known: Iterable[str]) -> bool:
-    return not (reads.whole or reads.names) and reads.fields.keys() <= set(known)
+def _is_plain(reads: Reads, names: Iterable[str]) -> bool:
+    return not (reads.whole or reads.names) and reads.fields.keys() <= set(names)
 
 
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
@@ -93,37 +93,41 @@ def _cel(cel: CelIR, preconditions: Iterable[NamedExpressionIR], target: Reads) 
 
     expressions = [precondition.expression for precondition in preconditions]
     expressions += [validation.expression for validation in cel.validations]
-    given = Reads()
-    mark_expressions(expressions, cel.variables, given)
-    if given.whole or given.names or not given.fields.keys().isdisjoint(_KIND):
+    object_reads = Reads()
+    mark_expressions(expressions, cel.variables, object_reads)
+    if (
+        object_reads.whole
+        or object_reads.names
+        or not object_reads.fields.keys().isdisjoint(_KIND)
+    ):
         raise ReadsUnknown("kind")
-    target.add(given)
+    target.add(object_reads)
 
 
 def _patterns(patterns: Iterable[PatternIR], places: Iterable[Reads]) -> None:
     for pattern in patterns:
         if pattern.static is None:
             raise ReadsUnknown("pattern with variables")
-        for place in places:
-            mark_pattern(pattern.static.root, place)
+        for reads in places:
+            mark_pattern(pattern.static.root, reads)
 
 
 def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
     if entry.context:
         raise ReadsUnknown("context")
-    found = _asked(parse_lookup(entry.list_query), scope)
+    list_origin = _asked(parse_lookup(entry.list_query), scope)
     # A value that is not a list becomes the only element; a list can also be built from
     # items.
-    element = both(Found(found.places), found.elements())
-    place = Found()
+    element = both(Found(list_origin.places), list_origin.elements())
+    index_origin = Found()
     inner = Found(
         scope.places,
         bound={
             **scope.bound,
             "element": element,
             f"element{depth}": element,
-            "elementIndex": place,
-            f"elementIndex{depth}": place,
+            "elementIndex": index_origin,
+            f"elementIndex{depth}": index_origin,
         },
     )
     if entry.preconditions is not None:

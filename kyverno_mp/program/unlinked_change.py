@@ -81,10 +81,10 @@ class RelinkedImageRule(LinkedImageRule, StandIn):
     ) -> list[RuleResult]:
         """Run the linked rule. Raises: as Relinking.linked."""
         try:
-            whole = self._relinking.linked(scope.runtime)
+            linked = self._relinking.linked(scope.runtime)
         except Preempted:
             raise
         except Exception:
             self.record_failed(scope, state)
             raise
-        return whole.run(request, scope, state)
+        return linked.run(request, scope, state)

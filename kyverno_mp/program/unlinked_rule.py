@@ -61,8 +61,8 @@ def matching(
     """Return the match of the linked rule; before, that without matchConditions."""
 
     def matches(request: Request) -> bool:
-        whole = relinking.whole
-        return bare(request) if whole is None else whole.matches(request)
+        linked = relinking.whole
+        return bare(request) if linked is None else linked.matches(request)
 
     return matches
 

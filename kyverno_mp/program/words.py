@@ -38,25 +38,25 @@ class Message:
         if self._render is None:
             return "", ""
         try:
-            text = self._render(scope)
+            message = self._render(scope)
         except InputError:
             # Applies to an exceeded budget, too: a reported failure stays a failure.
             return "", (
                 f"validation error: variables substitution error in rule {self._rule}"
                 f" execution error: {failure}"
             )
-        if not isinstance(text, str):
+        if not isinstance(message, str):
             # KYVERNO: upstream panics here (docs/behaviour/engine 5.7); we use deny's
             # text.
             return "", _NOT_A_STRING
-        return text, ""
+        return message, ""
 
     def constant(self) -> str | None:
         """Return the result of ``for_pattern`` if it is the same for every request."""
         if self._document is None:
             return ""
-        text = self._document.constant if self._document.is_constant else None
-        return text if isinstance(text, str) else None
+        message = self._document.constant if self._document.is_constant else None
+        return message if isinstance(message, str) else None
 
     def constant_for_deny(self) -> str | None:
         """Return the result of ``for_deny`` if the conditions have no messages."""
@@ -69,20 +69,20 @@ class Message:
         parts = [part for part in (self.raw, condition_message) if part]
         if not parts:
             return f"validation error: rule {self._rule} failed"
-        text = "; ".join(parts)
-        if not _has_variables(text):
-            return text
-        scope.runtime.charge(len(text) // _PARSED_PER_STEP)
-        return _rendered(parse_document(text), scope, condition_message)
+        message = "; ".join(parts)
+        if not _has_variables(message):
+            return message
+        scope.runtime.charge(len(message) // _PARSED_PER_STEP)
+        return _rendered(parse_document(message), scope, condition_message)
 
 
-def _has_variables(text: str) -> bool:
-    return "{{" in text or "$(" in text or "\\" in text
+def _has_variables(message: str) -> bool:
+    return "{{" in message or "$(" in message or "\\" in message
 
 
 def _rendered(document: Document, scope: Scope, fallback: str) -> str:
     try:
-        text: Json = link_document(document)(scope)
+        message: Json = link_document(document)(scope)
     except InputError:
         return fallback
-    return text if isinstance(text, str) else _NOT_A_STRING
+    return message if isinstance(message, str) else _NOT_A_STRING

@@ -137,13 +137,13 @@ class Client:
         """
         session = self._session(reference, _PUSH, deadline_ns)
         digest = digest_of(data)
-        known = session.ask(
+        existing = session.ask(
             "HEAD",
             session.url(f"blobs/{digest}", deadline_ns),
             bytes_max=REGISTRY_TOKEN_BYTES_MAX,
             deadline_ns=deadline_ns,
         )
-        if known.status == _OK:
+        if existing.status == _OK:
             return digest
         name = f"{reference.place}@{digest}"
         started = session.ask(
@@ -154,10 +154,10 @@ class Client:
             deadline_ns=deadline_ns,
         )
         _expect(started, _ACCEPTED, name)
-        place = session.url(started.headers.get("location", ""), deadline_ns)
+        location = session.url(started.headers.get("location", ""), deadline_ns)
         done = session.ask(
             "PUT",
-            f"{place}{'&' if '?' in place else '?'}digest={digest}",
+            f"{location}{'&' if '?' in location else '?'}digest={digest}",
             headers={"Content-Type": "application/octet-stream"},
             body=data,
             bytes_max=REGISTRY_TOKEN_BYTES_MAX,
@@ -213,22 +213,23 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def checked_digest(data: bytes, named: str, what: str) -> str:
+def checked_digest(data: bytes, named: str, subject: str) -> str:
     """Return the digest of the bytes; it must equal the expected digest, if any."""
     algorithm = named.partition(":")[0] if named else "sha256"
     if algorithm not in ("sha256", "sha512"):
         raise RequestInvalid(
-            "registry.digest", f"{what}: digests of {cut(algorithm)} are not supported"
+            "registry.digest",
+            f"{subject}: digests of {cut(algorithm)} are not supported",
         )
-    found = f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
-    if named and found != named:
+    digest = f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
+    if named and digest != named:
         raise RequestInvalid(
-            "registry.digest", f"{what}: the content has the digest {found}"
+            "registry.digest", f"{subject}: the content has the digest {digest}"
         )
-    return found
+    return digest
 
 
-def _expect(answer: RegistryResponse, status: int, what: str) -> None:
+def _expect(answer: RegistryResponse, status: int, subject: str) -> None:
     """Raise RegistryUnavailable (``registry.refused``) for any other status."""
     if answer.status == status:
         return
@@ -241,5 +242,5 @@ def _expect(answer: RegistryResponse, status: int, what: str) -> None:
     )
     tail = f" ({details})" if details else ""
     raise RegistryUnavailable(
-        "registry.refused", f"{what}: the registry returned {answer.status}{tail}"
+        "registry.refused", f"{subject}: the registry returned {answer.status}{tail}"
     )

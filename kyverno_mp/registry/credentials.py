@@ -116,10 +116,10 @@ class DockerConfig:
         except OSError:
             # Reading the file raises the error with its reason.
             return self._read()
-        known = self._known
-        if known is None or known[0] != state:
-            known = self._known = state, self._read()
-        return known[1]
+        cached = self._known
+        if cached is None or cached[0] != state:
+            cached = self._known = state, self._read()
+        return cached[1]
 
     def _read(self) -> _File:
         try:
@@ -177,8 +177,8 @@ class DockerConfig:
 
 
 def _late(program: str) -> DeadlinePassed:
-    text = f"{program} did not answer in time"
-    return DeadlinePassed("registry.deadline", text)
+    message = f"{program} did not answer in time"
+    return DeadlinePassed("registry.deadline", message)
 
 
 def _host_of(key: str) -> str:
@@ -210,13 +210,15 @@ class SecretKeys:
         """``data``: the Secret's, in base64. A damaged Secret has no credentials."""
         entries: dict[str, _AuthEntry] = {}
         for name, decoder in _SECRET_FILES:
-            text = data.get(name)
-            if type(text) is str:
+            encoded = data.get(name)
+            if type(encoded) is str:
                 with contextlib.suppress(
                     ValueError, msgspec.DecodeError, RecursionError
                 ):
-                    entries |= decoder(base64.b64decode(text, validate=True))
-        self._entries = sorted(entries.items(), key=lambda one: (-len(one[0]), one[0]))
+                    entries |= decoder(base64.b64decode(encoded, validate=True))
+        self._entries = sorted(
+            entries.items(), key=lambda entry: (-len(entry[0]), entry[0])
+        )
 
     def credentials(self, host: str, repository: str) -> Credentials | None:
         """Return the credentials for a repository, None if no key matches it."""
@@ -236,15 +238,15 @@ _SECRET_FILES: Final = ((".dockerconfigjson", _auths), (".dockercfg", _AUTHS.dec
 
 
 def _key_matches(key: str, host: str, repository: str) -> bool:
-    place = key.removeprefix("https://").removeprefix("http://")
-    pattern, _, path = place.partition("/")
+    address = key.removeprefix("https://").removeprefix("http://")
+    pattern, _, path = address.partition("/")
     path = path.strip("/")
     if path in ("v1", "v2"):
         # Docker adds the API version to the name of a registry.
         path = ""
-    wanted, given = pattern.split("."), host.split(".")
-    if len(wanted) != len(given):
+    pattern_labels, host_labels = pattern.split("."), host.split(".")
+    if len(pattern_labels) != len(host_labels):
         return False
-    if not all(map(fnmatchcase, given, wanted)):
+    if not all(map(fnmatchcase, host_labels, pattern_labels)):
         return False
     return not path or repository == path or repository.startswith(f"{path}/")

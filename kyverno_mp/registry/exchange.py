@@ -115,11 +115,11 @@ def _converse(
             {**call.headers, "Host": parts.netloc, **headers},
         )
         answer = connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
+        response_headers = {name.lower(): value for name, value in answer.getheaders()}
         body = _read(answer, connection, call.bytes_max, host)
         # The connection accepts no other request until the response is closed.
         answer.close()
-        return RegistryResponse(answer.status, found, body)
+        return RegistryResponse(answer.status, response_headers, body)
     except TimeoutError as error:
         message = f"{host} did not answer in time"
         if connection.has_time_left:
@@ -139,14 +139,14 @@ def _converse(
 def _failed(
     kind: type[DeadlinePassed] | type[RegistryUnavailable],
     reason: str,
-    text: str,
+    message: str,
     is_connected: bool,  # noqa: FBT001 - a field of the error
 ) -> DeadlinePassed | RegistryUnavailable:
     """Return an error.
 
     SAFETY: the caller must not keep it in a variable (errors.without_frames).
     """
-    error = kind(f"registry.{reason}", text)
+    error = kind(f"registry.{reason}", message)
     error.is_connected = is_connected
     return error
 

@@ -43,20 +43,20 @@ def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
     go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and the
     errors of ``Client.manifest``.
     """
-    found = client.manifest(reference, deadline_ns)
-    document = _document(found, reference)
-    if not _is_of(found, document, INDEX_TYPES):
-        return Image(reference, found.digest, None, document)
+    top = client.manifest(reference, deadline_ns)
+    document = _document(top, reference)
+    if not _is_of(top, document, INDEX_TYPES):
+        return Image(reference, top.digest, None, document)
     chosen = reference.at(_for_platform(document, reference))
     below = client.manifest(chosen, deadline_ns)
     manifest = _document(below, chosen)
-    return Image(reference, found.digest, document, manifest)
+    return Image(reference, top.digest, document, manifest)
 
 
 def _document(manifest: Manifest, reference: Reference) -> dict[str, Json]:
     document = _json(manifest.body, reference)
-    known = _is_of(manifest, document, (*INDEX_TYPES, *MANIFEST_TYPES))
-    if type(document) is not dict or not known:
+    is_supported = _is_of(manifest, document, (*INDEX_TYPES, *MANIFEST_TYPES))
+    if type(document) is not dict or not is_supported:
         raise _invalid(reference, f"unsupported media type {manifest.media_type!r}")
     return document
 
@@ -87,35 +87,35 @@ def descriptor_digest(descriptor: Json, reference: Reference) -> str:
     return parse_reference(f"{reference.place}@{digest}").digest
 
 
-def image_data(client: Client, text: str, deadline_ns: int) -> Json:
+def image_data(client: Client, image_name: str, deadline_ns: int) -> Json:
     """Return the value of an imageRegistry entry.
 
     Shape: ``{image, resolvedImage, registry, repository, identifier, manifestList,
     manifest, configData}``. Raises: as ``read_image``.
     """
-    reference = parse_reference(text)
+    reference = parse_reference(image_name)
     image = read_image(client, reference, deadline_ns)
     config = descriptor_digest(image.manifest.get("config"), reference)
     blob = client.blob(reference, config, deadline_ns)
     return {
-        "image": text,
+        "image": image_name,
         "resolvedImage": f"{reference.place}@{image.digest}",
         "registry": reference.registry,
         "repository": reference.repository,
-        "identifier": _identifier(text, reference),
+        "identifier": _identifier(image_name, reference),
         "manifestList": image.index,
         "manifest": image.manifest,
         "configData": _json(blob, reference),
     }
 
 
-def _identifier(text: str, reference: Reference) -> str:
+def _identifier(image_name: str, reference: Reference) -> str:
     """Return the tag, the digest, or both if the reference has both.
 
     KYVERNO: the tag is whatever follows the last colon before the digest, also the port
     of a registry: ``localhost:5000/app@sha256:...`` has the tag ``5000/app``.
     """
-    before, separator, _ = text.partition("@")
+    before, separator, _ = image_name.partition("@")
     tag = before.rpartition(":")[2] if separator and ":" in before else ""
     return f"{tag}@{reference.digest}" if tag else reference.identifier
 

@@ -75,15 +75,15 @@ class LayoutRegistry:
             return RegistryResponse(_REFUSED, {}, b"")
         if parts.path == "/v2/":
             return RegistryResponse(_OK, {}, b"{}")
-        found = _PATH.fullmatch(parts.path)
-        if found is None:
+        match = _PATH.fullmatch(parts.path)
+        if match is None:
             return RegistryResponse(_MISSING, {}, b"")
-        place, what, name = f"{parts.netloc}/{found[1]}", found[2], found[3]
-        if what == "blobs":
+        repository, resource, name = f"{parts.netloc}/{match[1]}", match[2], match[3]
+        if resource == "blobs":
             return self._blob(name, call.bytes_max)
-        if what == "manifests":
-            return self._manifest(place, name, call.bytes_max)
-        return self._referrers(place, name)
+        if resource == "manifests":
+            return self._manifest(repository, name, call.bytes_max)
+        return self._referrers(repository, name)
 
     def _blob(self, digest: str, bytes_max: int) -> RegistryResponse:
         content = self._content(digest, bytes_max)
@@ -91,21 +91,25 @@ class LayoutRegistry:
             return _missing("BLOB_UNKNOWN", "blob unknown to registry", digest)
         return RegistryResponse(_OK, {}, content)
 
-    def _manifest(self, place: str, name: str, bytes_max: int) -> RegistryResponse:
-        digest = name if ":" in name else self._named(place, name)
+    def _manifest(self, repository: str, name: str, bytes_max: int) -> RegistryResponse:
+        digest = name if ":" in name else self._named(repository, name)
         content = self._content(digest, bytes_max)
         if content is None:
             return _missing("MANIFEST_UNKNOWN", "manifest unknown", name)
         headers = {"content-type": self._type(digest, content)}
         return RegistryResponse(_OK, headers, content)
 
-    def _referrers(self, place: str, digest: str) -> RegistryResponse:
-        found = list(self._about(digest))
-        if not found and self._named(place, digest.replace(":", "-", 1)):
+    def _referrers(self, repository: str, digest: str) -> RegistryResponse:
+        referrers = list(self._about(digest))
+        if not referrers and self._named(repository, digest.replace(":", "-", 1)):
             # A client then reads the list of referrers, which the layout has under a
             # tag.
             return RegistryResponse(_MISSING, {}, b"")
-        index: Json = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found}
+        index: Json = {
+            "schemaVersion": 2,
+            "mediaType": OCI_INDEX,
+            "manifests": referrers,
+        }
         body = msgspec.json.encode(index)
         return RegistryResponse(_OK, {"content-type": OCI_INDEX}, body)
 
@@ -129,19 +133,19 @@ class LayoutRegistry:
                 "annotations": manifest.get("annotations") or {},
             }
 
-    def _named(self, place: str, tag: str) -> str:
+    def _named(self, repository: str, tag: str) -> str:
         """Return the digest of the entry with this name, "" if no entry has it."""
         for entry in self._entries:
-            if _is_named(entry, place, tag):
+            if _is_named(entry, repository, tag):
                 return str(entry["digest"])
         # ``cosign save`` writes one image, its signatures and its attestations.
-        images = [str(one["digest"]) for one in self._of(*_IMAGES)]
+        images = [str(entry["digest"]) for entry in self._of(*_IMAGES)]
         signed = _SIGNED_TAG.fullmatch(tag)
         if signed is None:
             return self._only(images, tag)
         if images != [f"{signed[1]}:{signed[2]}"]:
             return ""
-        return next((str(one["digest"]) for one in self._of(_KINDS[signed[3]])), "")
+        return next((str(entry["digest"]) for entry in self._of(_KINDS[signed[3]])), "")
 
     def _only(self, images: list[str], tag: str) -> str:
         """Return the one image of a layout without names, "" if there is none."""
@@ -162,9 +166,9 @@ class LayoutRegistry:
             if entry["digest"] == digest and type(entry.get("mediaType")) is str:
                 return str(entry["mediaType"])
         manifest = _object(content)
-        given = manifest.get("mediaType")
-        if type(given) is str and given:
-            return given
+        media_type = manifest.get("mediaType")
+        if type(media_type) is str and media_type:
+            return media_type
         return OCI_INDEX if "manifests" in manifest else OCI_MANIFEST
 
     def _content(self, digest: str, bytes_max: int) -> bytes | None:
@@ -192,13 +196,13 @@ class LayoutRegistry:
                 f" {error.strerror}"
             )
             raise SettingInvalid("registry.layout", message) from error
-        found = _object(content)
-        if not found:
+        document = _object(content)
+        if not document:
             message = (
                 f"{self._folder} is not an OCI image layout: {path.name} is not JSON"
             )
             raise SettingInvalid("registry.layout", message)
-        return found
+        return document
 
 
 def _annotations(entry: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -206,7 +210,7 @@ def _annotations(entry: Mapping[str, Json]) -> Mapping[str, Json]:
     return annotations if type(annotations) is dict else {}
 
 
-def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:
+def _is_named(entry: Mapping[str, Json], repository: str, tag: str) -> bool:
     """Return whether an entry has this tag and this repository, or no repository."""
     for key in _NAMES:
         name = _annotations(entry).get(key)
@@ -215,7 +219,7 @@ def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:
         if name == tag:
             return True
         try:
-            return str(parse_reference(name)) == f"{place}:{tag}"
+            return str(parse_reference(name)) == f"{repository}:{tag}"
         except RequestInvalid:
             return False
     return False
@@ -223,13 +227,13 @@ def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:
 
 def _object(content: bytes) -> dict[str, Json]:
     try:
-        found = decode_parts(content, REGISTRY_JSON_PARTS_MAX)
+        value = decode_parts(content, REGISTRY_JSON_PARTS_MAX)
     except JsonInvalid:
         return {}
-    return found if type(found) is dict else {}
+    return value if type(value) is dict else {}
 
 
-def _missing(code: str, text: str, name: str) -> RegistryResponse:
-    error: Json = {"code": code, "message": text, "detail": {"Name": name}}
+def _missing(code: str, message: str, name: str) -> RegistryResponse:
+    error: Json = {"code": code, "message": message, "detail": {"Name": name}}
     body = msgspec.json.encode({"errors": [error]})
     return RegistryResponse(_MISSING, {"content-type": "application/json"}, body)

@@ -46,7 +46,7 @@ class Reference:
         return Reference(self.registry, self.repository, "", digest)
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(image: str) -> Reference:
     """Parse a reference. Raises: RequestInvalid (``registry.reference``).
 
     KYVERNO: clients use index.docker.io for Docker Hub, and its official images are in
@@ -54,10 +54,10 @@ def parse_reference(text: str) -> Reference:
     (docs/behaviour/engine 3.8).
     """
     try:
-        info = parse_image(text)
+        info = parse_image(image)
     except ExpressionFailed as error:
         raise RequestInvalid(
-            "registry.reference", f"could not parse reference: {text}"
+            "registry.reference", f"could not parse reference: {image}"
         ) from error
     registry, repository = info.registry, info.path
     if registry in (DEFAULT_REGISTRY, _HUB):

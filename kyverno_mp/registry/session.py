@@ -85,12 +85,14 @@ class Session:
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
         """
-        given = dict(headers or {})
+        sent_headers = dict(headers or {})
         for _ in range(REGISTRY_REDIRECTS_MAX + 1):
-            answer = self._send(method, url, given, body, bytes_max, deadline_ns)
+            answer = self._send(method, url, sent_headers, body, bytes_max, deadline_ns)
             if answer.status == _UNAUTHORIZED and self._is_ours(url):
                 self._authorize(answer, deadline_ns)
-                answer = self._send(method, url, given, body, bytes_max, deadline_ns)
+                answer = self._send(
+                    method, url, sent_headers, body, bytes_max, deadline_ns
+                )
             if method != "GET":
                 return answer
             if answer.status not in _REDIRECTS:
@@ -181,17 +183,17 @@ class Session:
             raise RequestInvalid(
                 "registry.url", f"{self._host}: its token service does not use https"
             )
-        asked = {"service": challenge.get("service", ""), "scope": self._scope}
+        form = {"service": challenge.get("service", ""), "scope": self._scope}
         body, headers = None, {"User-Agent": self._user_agent}
         identity = self._credentials.identity_token
         if identity:
-            asked |= {"grant_type": "refresh_token", "refresh_token": identity}
-            asked["client_id"] = "kyverno-mp"
-            body = urlencode(asked).encode()
+            form |= {"grant_type": "refresh_token", "refresh_token": identity}
+            form["client_id"] = "kyverno-mp"
+            body = urlencode(form).encode()
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         else:
             realm += ("&" if urlsplit(realm).query else "?") + urlencode(
-                {name: value for name, value in asked.items() if value},
+                {name: value for name, value in form.items() if value},
                 quote_via=quote,
             )
             basic = self._credentials.basic()
@@ -222,10 +224,10 @@ class Session:
                 f"{self._host}: its token service returned {answer.status}",
             )
         try:
-            found = _TOKEN.decode(answer.body)
+            decoded = _TOKEN.decode(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _Token()
-        token = found.token or found.access_token
+            decoded = _Token()
+        token = decoded.token or decoded.access_token
         if not token or not token.isprintable() or not token.isascii():
             raise RegistryUnavailable(
                 "registry.refused", f"{self._host}: its token service returned no token"

@@ -142,9 +142,11 @@ class Merging:
         if not plan.generation:
             # Without a plan, all rows would count as outdated.
             return False
-        known = self._known(subject)
+        results_before = self._known(subject)
         self._writer.merge(subject, rows, self._plan)
-        self._notify(subject, [row for row in rows if key_of(row) in plan.live], known)
+        self._notify(
+            subject, [row for row in rows if key_of(row) in plan.live], results_before
+        )
         return not self._may_follow(rows, plan)
 
     def _known(self, subject: Subject) -> Mapping[bytes, str]:
@@ -152,10 +154,10 @@ class Merging:
         return {} if self._notifier is None else self._notifier.known(subject)
 
     def _notify(
-        self, subject: Subject, rows: list[Row], known: Mapping[bytes, str]
+        self, subject: Subject, rows: list[Row], results_before: Mapping[bytes, str]
     ) -> None:
         if self._notifier is not None:
-            self._notifier.add_reviewed(subject, rows, known)
+            self._notifier.add_reviewed(subject, rows, results_before)
 
     def _may_follow(self, rows: list[Row], plan: Plan) -> bool:
         """Return whether the plan may still get the policies of some rows."""
@@ -189,11 +191,11 @@ class Merging:
             return None
         if not staying or resource is None:
             return None
-        known = self._known(subject)
+        results_before = self._known(subject)
         reviewed = self._scanned.attach(resource, subject, staying)
         if reviewed is None:
             return None
-        self._notify(subject, staying, known)
+        self._notify(subject, staying, results_before)
         return reviewed.is_written
 
     def problems(self) -> list[str]:

@@ -122,13 +122,16 @@ class Notifier:
         self.add(subject, (ROW.decode(evaluated.rows[at]) for at in failed))
 
     def add_reviewed(
-        self, subject: Subject, rows: Iterable[Row], known: Mapping[bytes, str]
+        self, subject: Subject, rows: Iterable[Row], results_before: Mapping[bytes, str]
     ) -> None:
         """Add the failures among results of reviews that are new.
 
-        ``known``: the results of the report before, by rule.
+        ``results_before``: the results of the report before, by rule.
         """
-        self.add(subject, (row for row in rows if known.get(key_of(row)) != row.result))
+        self.add(
+            subject,
+            (row for row in rows if results_before.get(key_of(row)) != row.result),
+        )
 
     def _add(self, subject: Subject, row: Row) -> bool:
         key = (row.source, row.policy, row.rule, row.result, subject.namespace)

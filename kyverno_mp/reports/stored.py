@@ -93,7 +93,9 @@ class StoredReports:
         """Return the results of an object's report, by the key of the rule."""
         _, stored = self.newest(report_key(subject)) or ("", None)
         prints = () if stored is None else each_fingerprint(stored.fingerprints)
-        return {one[:KEY_BYTES]: result_of(one) for one in prints}
+        return {
+            fingerprint[:KEY_BYTES]: result_of(fingerprint) for fingerprint in prints
+        }
 
     def is_known(self, key: Key) -> bool:
         """Return whether ``get`` reflects our last write."""

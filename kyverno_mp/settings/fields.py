@@ -36,8 +36,8 @@ def span_of(facts: Facts) -> str:
     """Return the bounds of a number in full, e.g. ``1048576 to 68719476736``."""
     if facts.low is None or facts.high is None:
         return ""
-    shown = [str(int(n)) if n == int(n) else str(n) for n in (facts.low, facts.high)]
-    return " to ".join(shown)
+    bounds = [str(int(n)) if n == int(n) else str(n) for n in (facts.low, facts.high)]
+    return " to ".join(bounds)
 
 
 def setting(default: str | float | bool, facts: Facts) -> Any:  # noqa: FBT001 - a default may be a bool

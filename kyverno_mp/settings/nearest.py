@@ -15,7 +15,7 @@ _CLOSE: Final = 0.9
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return the known name with the most words in common, then the most letters.
 
     ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although other names share
@@ -23,15 +23,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     words = _words(name)
 
-    def score(one: str) -> tuple[int, int, float]:
-        theirs = _words(one)
-        ratio = difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio()
-        return (ratio >= _CLOSE, len(words & theirs), ratio)
+    def score(candidate: str) -> tuple[int, int, float]:
+        candidate_words = _words(candidate)
+        ratio = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
+        return (ratio >= _CLOSE, len(words & candidate_words), ratio)
 
-    return max(known, key=score)
+    return max(names, key=score)
 
 
 def _words(name: str) -> set[str]:
     """Return the words of a name in singular: ``--policy`` means ``--policies``."""
-    words = (one.lower() for one in _WORDS.findall(name))
+    words = (word.lower() for word in _WORDS.findall(name))
     return {re.sub("ies$", "y", word).removesuffix("s") for word in words}

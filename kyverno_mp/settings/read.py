@@ -54,7 +54,7 @@ def read(
     hints = get_type_hints(Settings)
     upstream = {name: key for key, name in VARIABLES.items() if env.get(key)}
     fields = {variable_of(field): field for field in dataclasses.fields(Settings)}
-    given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    overridden = {k: v for k, v in (overrides or {}).items() if v is not None}
     problems = [
         _unknown(name, fields)
         for name in sorted(env)
@@ -66,10 +66,10 @@ def read(
         if raw == "" and field.name in upstream:
             source = upstream[field.name]
             raw = env[source]
-        if field.name in given:
+        if field.name in overridden:
             source = "--" + field.name.replace("_", "-")
             source = (sources or {}).get(field.name, source)
-            raw = str(given[field.name])
+            raw = str(overridden[field.name])
         if raw == "":
             continue
         try:
@@ -80,8 +80,8 @@ def read(
             if raw != facts.word:
                 values[field.name] = _value(raw, hints[field.name], facts)
         except ValueError as error:
-            said = source if "=" in source else f"{source}={raw!r}"
-            problems.append(f"{said}: {error}")
+            assignment = source if "=" in source else f"{source}={raw!r}"
+            problems.append(f"{assignment}: {error}")
     if not problems:
         # Without a cluster, the service is tried out by one person on one machine.
         is_tried = values.get("standalone") and not values.get("authz_mode")
@@ -116,8 +116,8 @@ def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
     )
 
 
-def _unknown(name: str, known: Mapping[str, object]) -> str:
-    return f"{name}: no such setting; the nearest is {nearest(name, known)}"
+def _unknown(name: str, names: Mapping[str, object]) -> str:
+    return f"{name}: no such setting; the nearest is {nearest(name, names)}"
 
 
 def _check(name: str, raw: str) -> None:
@@ -146,8 +146,8 @@ def _number(raw: str, kind: type, facts: Facts) -> float:
     expected = f"{span_of(facts)}{unit}" + (f", or {facts.word}" if facts.word else "")
     try:
         # Python accepts 1_0 and digits of every script, which are never intended here.
-        text = raw if raw.isascii() and "_" not in raw else ""
-        number = int(text) if kind is int else float(text)
+        digits = raw if raw.isascii() and "_" not in raw else ""
+        number = int(digits) if kind is int else float(digits)
     except ValueError:
         word = "a whole number" if kind is int else "a number"
         raise ValueError(f"expected {word}, {expected}") from None

@@ -35,91 +35,91 @@ EVENT_REASONS: Final = (
 )
 
 
-def _label(text: str) -> str:
-    if _LABEL.fullmatch(text):
+def _label(value: str) -> str:
+    if _LABEL.fullmatch(value):
         return ""
     return "expected lower-case letters, digits and '-', at most 63"
 
 
-def _name(text: str) -> str:
-    if _NAME.fullmatch(text) and ".." not in text:
+def _name(value: str) -> str:
+    if _NAME.fullmatch(value) and ".." not in value:
         return ""
     return "expected lower-case letters, digits, '-' and '.', at most 253"
 
 
-def _namespace_or_all(text: str) -> str:
-    return "" if text == "*" else _label(text) and "expected a namespace's name or *"
+def _namespace_or_all(value: str) -> str:
+    return "" if value == "*" else _label(value) and "expected a namespace's name or *"
 
 
-def _account(text: str) -> str:
-    found = _ACCOUNT.fullmatch(text)
-    if found and not _label(found[1]) and not _name(found[2]):
+def _account(value: str) -> str:
+    match = _ACCOUNT.fullmatch(value)
+    if match and not _label(match[1]) and not _name(match[2]):
         return ""
     return "expected system:serviceaccount:<namespace>:<name>"
 
 
-def _server(text: str) -> str:
-    found = _SERVER.fullmatch(text)
-    if found and 0 < int(found[2] or _PORT_MAX) <= _PORT_MAX:
+def _server(value: str) -> str:
+    match = _SERVER.fullmatch(value)
+    if match and 0 < int(match[2] or _PORT_MAX) <= _PORT_MAX:
         return ""
     return "expected host, host:port or [IPv6]:port, without a scheme"
 
 
-def _host(text: str) -> str:
-    found = _SERVER.fullmatch(text)
-    return "" if found and not found[2] else "expected a host, without scheme and port"
+def _host(value: str) -> str:
+    match = _SERVER.fullmatch(value)
+    return "" if match and not match[2] else "expected a host, without scheme and port"
 
 
-def _secrets(text: str) -> str:
-    for one in filter(None, (part.strip() for part in text.split(","))):
-        namespace, slash, name = one.lstrip("/").rpartition("/")
+def _secrets(value: str) -> str:
+    for secret in filter(None, (part.strip() for part in value.split(","))):
+        namespace, slash, name = secret.lstrip("/").rpartition("/")
         reason = _name(name) or (slash and _label(namespace))
         if reason:
             return reason
     return ""
 
 
-def _reasons(text: str) -> str:
-    for one in text.split(","):
-        reason = one.strip()
+def _reasons(value: str) -> str:
+    for entry in value.split(","):
+        reason = entry.strip()
         if reason and reason not in EVENT_REASONS:
             return f"{reason!r} is not one of {', '.join(EVENT_REASONS)}"
     return ""
 
 
-def _patterns(text: str) -> str:
-    for one in text.split(","):
-        if one.strip() and not one.strip().removeprefix("!").strip():
+def _patterns(value: str) -> str:
+    for pattern in value.split(","):
+        if pattern.strip() and not pattern.strip().removeprefix("!").strip():
             return "expected a name after '!'"
     return ""
 
 
-def _some_names(text: str) -> str:
-    return "" if any(one.strip() for one in text.split(",")) else "expected a name"
+def _some_names(value: str) -> str:
+    return "" if any(name.strip() for name in value.split(",")) else "expected a name"
 
 
-def _words(*known: str) -> Check:
-    def check(text: str) -> str:
-        for one in text.split(","):
-            if one.strip() and one.strip() not in known:
-                return f"{one.strip()!r} is not one of {', '.join(known)}"
+def _words(*words: str) -> Check:
+    def check(value: str) -> str:
+        for word in value.split(","):
+            if word.strip() and word.strip() not in words:
+                return f"{word.strip()!r} is not one of {', '.join(words)}"
         return ""
 
     return check
 
 
-def _mirror(text: str) -> str:
-    return "" if not text or _URL.match(text) else "expected a URL with http or https"
+def _mirror(value: str) -> str:
+    return "" if not value or _URL.match(value) else "expected a URL with http or https"
 
 
-def _file_or_url(text: str) -> str:
-    known = "://" not in text or _URL.match(text)
-    return "" if known else "expected a file, or a URL with http or https"
+def _file_or_url(value: str) -> str:
+    is_known = "://" not in value or _URL.match(value)
+    return "" if is_known else "expected a file, or a URL with http or https"
 
 
-def _base64(text: str) -> str:
+def _base64(value: str) -> str:
     try:
-        base64.b64decode(text, validate=True)
+        base64.b64decode(value, validate=True)
     except ValueError:
         return "expected base64"
     return ""

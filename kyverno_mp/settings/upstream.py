@@ -59,60 +59,60 @@ class Flag:
 
 
 def _duration(setting: str) -> Callable[[str], Overrides]:
-    return lambda text: {setting: f"{_nanoseconds(text) / 1e9:.9g}"}
+    return lambda value: {setting: f"{_nanoseconds(value) / 1e9:.9g}"}
 
 
 def _hours(setting: str) -> Callable[[str], Overrides]:
-    return lambda text: {setting: str(-(-_nanoseconds(text) // _HOUR_NS))}
+    return lambda value: {setting: str(-(-_nanoseconds(value) // _HOUR_NS))}
 
 
 def _whole_seconds(setting: str) -> Callable[[str], Overrides]:
-    return lambda text: {setting: str(-(-_nanoseconds(text) // 10**9))}
+    return lambda value: {setting: str(-(-_nanoseconds(value) // 10**9))}
 
 
-def _nanoseconds(text: str) -> int:
-    found = parse_duration(text)
-    if found is None:
-        raise ValueError(duration_error(text))
-    return found
+def _nanoseconds(value: str) -> int:
+    nanoseconds = parse_duration(value)
+    if nanoseconds is None:
+        raise ValueError(duration_error(value))
+    return nanoseconds
 
 
-def _whole(text: str) -> int:
+def _whole(value: str) -> int:
     try:
-        return int(text)
+        return int(value)
     except ValueError:
         raise ValueError("expected a whole number") from None
 
 
-def _level(text: str) -> Overrides:
-    return {"log_level": "debug" if _whole(text) >= _DEBUG_LEVEL else "info"}
+def _level(value: str) -> Overrides:
+    return {"log_level": "debug" if _whole(value) >= _DEBUG_LEVEL else "info"}
 
 
-def _call_timeout(text: str) -> Overrides:
+def _call_timeout(value: str) -> Overrides:
     # KYVERNO: zero means no timeout; here it is the maximum of the setting.
-    seconds = _nanoseconds(text) / 1e9 or _CALL_TIMEOUT_S_HIGHEST
+    seconds = _nanoseconds(value) / 1e9 or _CALL_TIMEOUT_S_HIGHEST
     return {"api_call_timeout_s": f"{seconds:.9g}"}
 
 
-def _answer_bytes(text: str) -> Overrides:
+def _answer_bytes(value: str) -> Overrides:
     # KYVERNO: zero means no limit; here it is the maximum of the setting.
-    size = _whole(text) or _ANSWER_BYTES_HIGHEST
+    size = _whole(value) or _ANSWER_BYTES_HIGHEST
     return {"api_call_answer_bytes_max": str(size)}
 
 
-def _cache_entries(text: str) -> Overrides:
+def _cache_entries(value: str) -> Overrides:
     # KYVERNO: zero means the default.
-    return {"image_verify_cache_entries_max": str(_whole(text) or _CACHED_IMAGES)}
+    return {"image_verify_cache_entries_max": str(_whole(value) or _CACHED_IMAGES)}
 
 
-def _cache_ttl(text: str) -> Overrides:
+def _cache_ttl(value: str) -> Overrides:
     # KYVERNO: zero means the default.
-    seconds = -(-_nanoseconds(text) // 10**9) or _HOUR_NS // 10**9
+    seconds = -(-_nanoseconds(value) // 10**9) or _HOUR_NS // 10**9
     return {"image_verify_cache_ttl_s": str(seconds)}
 
 
-def _authority(text: str) -> Overrides:
-    if text:
+def _authority(value: str) -> Overrides:
+    if value:
         raise ValueError(
             "mount the Secret, and name its file in KYVERNO_MP_OTLP_CA_FILE with"
             " KYVERNO_MP_OTLP_TLS=true"
@@ -120,15 +120,15 @@ def _authority(text: str) -> Overrides:
     return {}
 
 
-def _pushes(text: str) -> Overrides:
-    if text not in ("grpc", "prometheus"):
+def _pushes(value: str) -> Overrides:
+    if value not in ("grpc", "prometheus"):
         raise ValueError("expected grpc or prometheus")
-    return {"metrics_push": "true" if text == "grpc" else "false"}
+    return {"metrics_push": "true" if value == "grpc" else "false"}
 
 
-def _context_entries(text: str) -> Overrides:
+def _context_entries(value: str) -> Overrides:
     # KYVERNO: zero means no limit; here it is the maximum of the setting.
-    count = _whole(text) or GLOBAL_CONTEXT_ENTRIES_HIGHEST
+    count = _whole(value) or GLOBAL_CONTEXT_ENTRIES_HIGHEST
     return {"global_context_entries_max": str(count)}
 
 
@@ -449,26 +449,26 @@ class Translated:
     warnings: tuple[str, ...]
 
 
-def translate(given: Iterable[tuple[str, str]]) -> Translated:
+def translate(flags: Iterable[tuple[str, str]]) -> Translated:
     """Translate ``(flag, value)`` pairs; a repeated flag overrides the earlier one."""
     overrides: Overrides = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
     warnings: list[str] = []
-    for name, value in given:
+    for name, value in flags:
         flag = FLAG_OF[name]
-        said = f"--{name}={value}"
+        argument = f"--{name}={value}"
         if not flag.setting:
             if value != flag.default:
-                warnings.append(f"{said} has no effect: {flag.meaning}")
+                warnings.append(f"{argument} has no effect: {flag.meaning}")
             continue
         try:
-            found = flag.convert(value) if flag.convert else {flag.setting: value}
+            settings = flag.convert(value) if flag.convert else {flag.setting: value}
         except ValueError as error:
-            problems.append(f"{said}: {error}")
+            problems.append(f"{argument}: {error}")
             continue
-        overrides.update(found)
-        sources.update(dict.fromkeys(found, said))
+        overrides.update(settings)
+        sources.update(dict.fromkeys(settings, argument))
     if overrides.get("metrics_push") == "true":
         # KYVERNO: this port of the collector; nothing listens on it then. Here, the
         # health server does.

@@ -70,14 +70,14 @@ def split_path(path: str) -> tuple[str, str]:
     return "", path
 
 
-def without_segments(text: str) -> str:
+def without_segments(message: str) -> str:
     """Return a text of the API server without the segments of paths in it.
 
     K8S: the error of a call that failed names the path of the webhook.
     """
-    return _SEGMENT.sub(f"{PREFIX}***", text) if PREFIX in text else text
+    return _SEGMENT.sub(f"{PREFIX}***", message) if PREFIX in message else message
 
 
-def is_segment(text: str) -> bool:
+def is_segment(segment: str) -> bool:
     """Return whether a text has the form of a path segment."""
-    return _SEGMENT.fullmatch(text) is not None
+    return _SEGMENT.fullmatch(segment) is not None

@@ -178,18 +178,18 @@ class ControlPage:
 
         ``is_alive`` receives a process id and the start time given to ``claim``.
         """
-        gone = [
+        exited = [
             worker
             for worker in self.workers()
             if not is_alive(worker.pid, worker.started)
         ]
-        if not gone:
+        if not exited:
             return 0
         # A leader that is stopped while it holds the lock blocks new workers, so it
         # holds it for only a few stores.
         cleared = 0
         with self._locked():
-            for entry in gone:
+            for entry in exited:
                 at = _slot_at(entry.slot)
                 if (self.numbers[at], self.numbers[at + 1]) == (
                     entry.pid,
@@ -240,8 +240,8 @@ class WorkerSlot:
 
     def serve(self, name: str, generation: int) -> None:
         """Record the generation of a segment that this worker serves from now on."""
-        place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
-        self._numbers[place] = generation
+        position = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
+        self._numbers[position] = generation
 
     def report(self, connections: int) -> None:
         """Record this worker's number of connections; -1 if it accepts no more."""

@@ -60,10 +60,10 @@ class DataSegment:
     def get(self, key: str) -> Json | None:
         """Return the value, None if the key is absent (or null is stored)."""
         with self._lock:
-            known = self._decoded.get(key)
-            if known is not None:
+            cached = self._decoded.get(key)
+            if cached is not None:
                 self._decoded.move_to_end(key)
-                return known[0]
+                return cached[0]
         content = self._segment.get(key.encode("utf-8", "surrogatepass"))
         if content is None:
             return None
@@ -82,8 +82,8 @@ class DataSegment:
 
     def list_keys(self) -> list[str]:
         """Return all keys, sorted. Cost: one pass over the whole table."""
-        found = self._segment.list_keys()
-        return sorted(key.decode("utf-8", "surrogatepass") for key in found)
+        keys = self._segment.list_keys()
+        return sorted(key.decode("utf-8", "surrogatepass") for key in keys)
 
     def _keep(self, key: str, value: Json, size_bytes: int) -> None:
         if size_bytes > DATA_CACHE_BYTES_MAX or key in self._decoded:

@@ -99,8 +99,8 @@ class PoliciesWriter:
             self._entries = entries
         records = {b"p%d" % at: policy.content for at, policy in enumerate(policies)}
         keys = [policy.key for policy in policies]
-        others = set(names).difference(keys)
-        records[_NAMES] = msgspec.msgpack.encode([*keys, *sorted(others)])
+        other_names = set(names).difference(keys)
+        records[_NAMES] = msgspec.msgpack.encode([*keys, *sorted(other_names)])
         return encode_segment(
             segment, records, generation=generation, salt=salt, packed=index
         )
@@ -173,8 +173,8 @@ class _IndexWriter:
             rows.setdefault(_selector_key(selector.kind), []).append(
                 SelectorRow(number, selector)
             )
-        for key, found in rows.items():
-            records[key] = msgspec.msgpack.encode(found)
+        for key, selector_rows in rows.items():
+            records[key] = msgspec.msgpack.encode(selector_rows)
 
 
 class PolicySegment:
@@ -278,8 +278,8 @@ class PolicySegment:
         for key in {_selector_key(kind), _WILD}:
             value = self._segment.get(key)
             if value is not None:
-                found: list[SelectorRow] = _decode_with(_ROWS, value)
-                rows += found
+                decoded: list[SelectorRow] = _decode_with(_ROWS, value)
+                rows += decoded
         return rows
 
     def dimensions(self, selector: int, operation: str) -> int:
@@ -389,5 +389,5 @@ def _mask_key(selector: int, operation: str) -> bytes:
 
 
 def _length_key(selector: int, operation: str, dimension: int) -> bytes:
-    text = operation.encode("utf-8", "surrogatepass")
-    return b"l%d,%d," % (selector, dimension) + text
+    encoded = operation.encode("utf-8", "surrogatepass")
+    return b"l%d,%d," % (selector, dimension) + encoded

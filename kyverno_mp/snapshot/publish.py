@@ -73,10 +73,12 @@ class Publisher:
         # one generation ahead of the page.
         announced = self._page.generation(name)
         try:
-            left = Segment.attach(self._directory / segment_file(name), name).generation
+            stored = Segment.attach(
+                self._directory / segment_file(name), name
+            ).generation
         except SnapshotUnusable:
             return announced
-        return max(announced, left)
+        return max(announced, stored)
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

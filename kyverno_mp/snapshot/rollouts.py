@@ -59,7 +59,7 @@ def name_of(policy: PolicyIR) -> str:
 def values_of(states: Mapping[str, RolloutState]) -> Mapping[str, bytes]:
     """Return the content of the segment."""
     return {
-        name: encode_value(msgspec.to_builtins(one)) for name, one in states.items()
+        name: encode_value(msgspec.to_builtins(state)) for name, state in states.items()
     }
 
 

@@ -56,7 +56,8 @@ class UndecodedRecords(Generic[RecordT]):
         elif "bodies" not in fields:
             stored = _parts_of(parts[1]) if len(parts) > 1 else []
             fields["bodies"] = tuple(
-                self._body_of(self._body, one) for one in stored or (b"",)
+                self._body_of(self._body, stored_body)
+                for stored_body in stored or (b"",)
             )
         return _filled(self._record, fields)
 
@@ -72,8 +73,10 @@ def undecoded_problem(count: int) -> tuple[str, ...]:
     """Return the problem that so many policies are, () if there are none."""
     if not count:
         return ()
-    text = "stored policies cannot be decoded, so they are errors; the log names them"
-    return (f"{count} {text}",)
+    problem = (
+        "stored policies cannot be decoded, so they are errors; the log names them"
+    )
+    return (f"{count} {problem}",)
 
 
 def undecoded_policy(value: bytes | memoryview, key: str, kind: PolicyKind) -> PolicyIR:
@@ -99,8 +102,8 @@ def undecoded_rule(value: bytes | memoryview, policy: PolicyIR, number: int) -> 
     """
     fields: dict[str, Any] = {"name": "", "rule_type": "", "action": _DENIES}
     if number < len(policy.rule_actions):
-        known = policy.rule_actions[number]
-        fields = dict(zip(fields, known, strict=True))
+        action = policy.rule_actions[number]
+        fields = dict(zip(fields, action, strict=True))
     fields |= _fields_of(_RULE, value)
     rule_type = fields["rule_type"]
     is_trigger = rule_type == _GENERATE

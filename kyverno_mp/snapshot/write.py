@@ -22,18 +22,18 @@ def prepare_directory(directory: Path) -> None:
 
     Raises: SnapshotUnusable.
     """
-    where = Where(file=str(directory))
+    location = Where(file=str(directory))
     try:
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700, parents=True)
         status = directory.lstat()
     except OSError as error:
-        raise SnapshotUnusable("snapshot.directory", str(error), where) from error
+        raise SnapshotUnusable("snapshot.directory", str(error), location) from error
     if not stat.S_ISDIR(status.st_mode):
-        raise SnapshotUnusable("snapshot.directory", "not a directory", where)
+        raise SnapshotUnusable("snapshot.directory", "not a directory", location)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise SnapshotUnusable(
-            "snapshot.directory", "directory is not private (0700)", where
+            "snapshot.directory", "directory is not private (0700)", location
         )
 
 

@@ -33,20 +33,20 @@ class Budget:
         return f"{self.number}%" if self.is_per_cent else str(self.number)
 
 
-def parse_budget(text: str) -> Budget | None:
+def parse_budget(value: str) -> Budget | None:
     """Return the budget; None for "". Raises: ExpressionFailed (``values.budget``)."""
-    if not text:
+    if not value:
         return None
-    found = _BUDGET.fullmatch(text.strip())
-    if found is None or (found[2] and int(found[1]) > _PER_CENT_MAX):
+    match = _BUDGET.fullmatch(value.strip())
+    if match is None or (match[2] and int(match[1]) > _PER_CENT_MAX):
         raise ExpressionFailed("values.budget", _EXPECTED)
-    return Budget(int(found[1]), bool(found[2]))
+    return Budget(int(match[1]), bool(match[2]))
 
 
-def budget_problem(text: str) -> str:
+def budget_problem(value: str) -> str:
     """Return the error message for an invalid budget; "" if the text is valid."""
     try:
-        parse_budget(text)
+        parse_budget(value)
     except ExpressionFailed as error:
         return error.message
     return ""

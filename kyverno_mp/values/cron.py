@@ -212,65 +212,65 @@ class _Walk:
         return int(offset.total_seconds()) if offset is not None else 0
 
 
-def parse_schedule(text: str) -> Schedule:
+def parse_schedule(schedule: str) -> Schedule:
     """Parse a schedule. Raises: ExpressionFailed (``values.cron``) with the reason."""
-    if len(text) > SCHEDULE_CHARACTERS_MAX:
+    if len(schedule) > SCHEDULE_CHARACTERS_MAX:
         raise _failed(SCHEDULE_TOO_LONG)
     zone = None
-    if text.startswith(_ZONES):
-        head, blank, text = text.partition(" ")
+    if schedule.startswith(_ZONES):
+        head, blank, schedule = schedule.partition(" ")
         if not blank:
             raise _failed(f"no schedule after {head}")
         zone = _zone_of(head.partition("=")[2])
-        text = text.strip()
-    if text.startswith("@"):
-        return _descriptor(text, zone)
-    return _calendar(text, zone)
+        schedule = schedule.strip()
+    if schedule.startswith("@"):
+        return _descriptor(schedule, zone)
+    return _calendar(schedule, zone)
 
 
-def _calendar(text: str, zone: ZoneInfo | None) -> Calendar:
-    fields = text.split()
+def _calendar(schedule: str, zone: ZoneInfo | None) -> Calendar:
+    fields = schedule.split()
     if len(fields) != len(_FIELDS):
         raise _failed(f"expected exactly 5 fields, found {len(fields)}")
     minutes, hours, days, months, weekdays = (
-        _field(part, of) for part, of in zip(fields, _FIELDS, strict=True)
+        _field(part, bounds) for part, bounds in zip(fields, _FIELDS, strict=True)
     )
     return Calendar(minutes, hours, days, months, weekdays, zone)
 
 
-def _descriptor(text: str, zone: ZoneInfo | None) -> Schedule:
-    if text in _DESCRIPTORS:
-        return _calendar(_DESCRIPTORS[text], zone)
-    if not text.startswith(_EVERY):
-        raise _failed(f"unrecognized descriptor: {text}")
-    lasting = text.removeprefix(_EVERY)
+def _descriptor(schedule: str, zone: ZoneInfo | None) -> Schedule:
+    if schedule in _DESCRIPTORS:
+        return _calendar(_DESCRIPTORS[schedule], zone)
+    if not schedule.startswith(_EVERY):
+        raise _failed(f"unrecognized descriptor: {schedule}")
+    lasting = schedule.removeprefix(_EVERY)
     pause_ns = parse_duration(lasting)
     if pause_ns is None:
         raise _failed(f"failed to parse duration {lasting}: {duration_error(lasting)}")
     return Every(max(1, pause_ns // _SECOND_NS))
 
 
-def _field(text: str, bounds: _Bounds) -> _Field:
+def _field(field: str, bounds: _Bounds) -> _Field:
     """Parse one field: ranges, separated by commas.
 
     KYVERNO: empty ranges are ignored; a field without any range never matches.
     """
     values: set[int] = set()
     is_all = False
-    for part in text.split(","):
+    for part in field.split(","):
         if part:
-            found, has_star = _range(part, bounds)
-            values |= found
+            part_values, has_star = _range(part, bounds)
+            values |= part_values
             is_all = is_all or has_star
     return _Field(frozenset(values), is_all)
 
 
-def _range(text: str, bounds: _Bounds) -> tuple[set[int], bool]:
+def _range(part: str, bounds: _Bounds) -> tuple[set[int], bool]:
     """Parse ``<first>[-<last>][/<step>]``; return its values and whether it is ``*``.
 
     KYVERNO: everything after ``*-`` is ignored.
     """
-    span, *steps = text.split("/")
+    span, *steps = part.split("/")
     first, *lasts = span.split("-")
     is_all = first in _ALL
     if is_all:
@@ -279,37 +279,37 @@ def _range(text: str, bounds: _Bounds) -> tuple[set[int], bool]:
         low = _number(first, bounds)
         high = _number(lasts[0], bounds) if lasts else low
         if len(lasts) > 1:
-            raise _failed(f"too many hyphens: {text}")
+            raise _failed(f"too many hyphens: {part}")
     step = 1
     if len(steps) > 1:
-        raise _failed(f"too many slashes: {text}")
+        raise _failed(f"too many slashes: {part}")
     if steps:
         step = _whole(steps[0])
         high = high if lasts else bounds.high
         is_all = is_all and step <= 1
     if not bounds.low <= low <= high <= bounds.high:
         limits = f"{bounds.low}-{bounds.high}"
-        raise _failed(f"{bounds.name}: {text} is not a range within {limits}")
+        raise _failed(f"{bounds.name}: {part} is not a range within {limits}")
     if step == 0:
-        raise _failed(f"step of range should be a positive number: {text}")
+        raise _failed(f"step of range should be a positive number: {part}")
     return set(range(low, high + 1, step)), is_all
 
 
-def _number(text: str, bounds: _Bounds) -> int:
-    name = text.lower()
+def _number(value: str, bounds: _Bounds) -> int:
+    name = value.lower()
     if name in bounds.names:
         return bounds.names.index(name) + bounds.low
-    return _whole(text)
+    return _whole(value)
 
 
-def _whole(text: str) -> int:
+def _whole(value: str) -> int:
     """Parse like Go's Atoi, without negative numbers."""
-    digits = text[1:] if text[:1] in ("+", "-") and text else text
-    known = digits and set(digits) <= set(string.digits)
-    if not known or len(digits) > _INT64_DIGITS:
-        raise _failed(f"failed to parse int from {text}")
-    if text[0] == "-" and int(digits):
-        raise _failed(f"negative number not allowed: {text}")
+    digits = value[1:] if value[:1] in ("+", "-") and value else value
+    is_number = digits and set(digits) <= set(string.digits)
+    if not is_number or len(digits) > _INT64_DIGITS:
+        raise _failed(f"failed to parse int from {value}")
+    if value[0] == "-" and int(digits):
+        raise _failed(f"negative number not allowed: {value}")
     return int(digits)
 
 

@@ -37,16 +37,16 @@ _SHORT_MAX: Final = 100
 """Longer strings are searched in linear time; shorter ones position by position."""
 
 
-def width_of(text: str) -> int:
+def width_of(string: str) -> int:
     """Return the bytes per character of a string in memory: 1, 2 or 4."""
-    if text.isascii():
+    if string.isascii():
         return 1
-    return (text.__sizeof__() - _TEXT_HEAD_BYTES) // (len(text) or 1) + 1
+    return (string.__sizeof__() - _TEXT_HEAD_BYTES) // (len(string) or 1) + 1
 
 
-def search_steps(part: str, text: str) -> int:
+def search_steps(part: str, string: str) -> int:
     """Return the steps for a substring search in the worst case."""
-    return len(text) * min(len(part) + 8, _SHORT_MAX) // (CHARACTERS_PER_STEP * 8)
+    return len(string) * min(len(part) + 8, _SHORT_MAX) // (CHARACTERS_PER_STEP * 8)
 
 
 def weigh(value: Json, charge: Charge) -> int:

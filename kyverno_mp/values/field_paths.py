@@ -20,18 +20,18 @@ class FieldPath(NamedTuple):
     tokens: Tokens
 
 
-def field_paths(text: str) -> list[FieldPath]:
+def field_paths(paths: str) -> list[FieldPath]:
     """Return the paths of a list that is valid by ``field_paths_problem``.
 
     Shape: ``"Pod:spec.containers[].env"`` -> ``("Pod", ("spec", "containers", "*",
     "env"))``.
     """
-    return [_path(part) for part in _parts(text)]
+    return [_path(part) for part in _parts(paths)]
 
 
-def field_paths_problem(text: str) -> str:
+def field_paths_problem(paths: str) -> str:
     """Return the error message for an invalid list; "" if the list is valid."""
-    for part in _parts(text):
+    for part in _parts(paths):
         path = _path(part)
         if not path.kind or not all(path.tokens):
             return f"expected Kind:path.of.fields instead of {part!r}"
@@ -43,8 +43,8 @@ def field_paths_problem(text: str) -> str:
     return ""
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _parts(paths: str) -> list[str]:
+    return [part.strip() for part in paths.split(",") if part.strip()]
 
 
 def _path(part: str) -> FieldPath:

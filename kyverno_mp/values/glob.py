@@ -27,15 +27,15 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         """Compile the pattern. Raises: ValueError if the pattern is malformed."""
-        text = glob_regex(pattern)
+        regex = glob_regex(pattern)
         try:
-            self._regex = re2.compile(text, _OPTIONS)
+            self._regex = re2.compile(regex, _OPTIONS)
         except re2.error as error:
             raise ValueError("the pattern is too large") from error
 
-    def matches(self, text: str) -> bool:
+    def matches(self, string: str) -> bool:
         """Return whether the whole text matches."""
-        return self._regex.fullmatch(text) is not None
+        return self._regex.fullmatch(string) is not None
 
 
 def glob_regex(pattern: str) -> str:

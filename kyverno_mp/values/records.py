@@ -47,10 +47,10 @@ class RecordType(Generic[_T_co]):
 
     __slots__ = ("_type",)
 
-    def __init__(self, of: type[_T_co]) -> None:
+    def __init__(self, record_type: type[_T_co]) -> None:
         """Build what msgspec knows about the type and all types of its fields."""
-        self._type = of
-        msgspec.json.Decoder(of)
+        self._type = record_type
+        msgspec.json.Decoder(record_type)
 
     @property
     def type(self) -> type[_T_co]:

@@ -41,22 +41,22 @@ _OPERATORS: Final[dict[str, Callable[[Version, Version], bool]]] = {
 }
 
 
-def parse_version(text: str) -> Version | None:
+def parse_version(version: str) -> Version | None:
     """Parse a strict version (``1.2.3-rc.1+build``); None if it is invalid."""
-    parsed = _parse(text)
+    parsed = _parse(version)
     return None if type(parsed) is str else parsed  # type: ignore[return-value]
 
 
-def version_error(text: str) -> str:
+def version_error(version: str) -> str:
     """Return the library's error for a string that ``parse_version`` rejects."""
-    parsed = _parse(text)
+    parsed = _parse(version)
     return parsed if type(parsed) is str else ""
 
 
-def _parse(text: str) -> Version | str:
-    if not text:
+def _parse(version: str) -> Version | str:
+    if not version:
         return "Version string empty"
-    parts = text.split(".", 2)
+    parts = version.split(".", 2)
     if len(parts) != 3:  # noqa: PLR2004 - major, minor and patch
         return "No Major.Minor.Patch elements found"
     patch, _, build = parts[2].partition("+")
@@ -117,14 +117,14 @@ def _parse_release(part: str) -> tuple[int, int, str] | str:
     return f"Invalid character(s) found in prerelease {quote(part)}"
 
 
-def parse_range(text: str) -> Range:
+def parse_range(constraint: str) -> Range:
     """Compile a range such as ``>=1.2.0 <2.0.0 || 3.x`` to a predicate.
 
     Raises: ExpressionFailed (values.semver_range) with the library's text.
     """
     alternatives = [
         [_comparator(part) for part in group]
-        for group in _expand_wildcards(_split_alternatives(_split_parts(text)))
+        for group in _expand_wildcards(_split_alternatives(_split_parts(constraint)))
     ]
     if not any(alternatives):
         # KYVERNO: here the library returns a nil function, and the call panics.
@@ -143,12 +143,12 @@ def _range_error(message: str) -> ExpressionFailed:
     return ExpressionFailed("values.semver_range", message)
 
 
-def _split_parts(text: str) -> list[str]:
+def _split_parts(constraint: str) -> list[str]:
     """Split at spaces that do not follow an operator; one-letter parts are lost.
 
     KYVERNO: 9.2 - the library drops parts of a single byte, as in ``>1.0.0 5``.
     """
-    data = text.encode("utf-8", "replace")
+    data = constraint.encode("utf-8", "replace")
     parts: list[bytes] = []
     start = 0
     previous = 0
@@ -222,12 +222,12 @@ def _expand_wildcard(part: str) -> list[str]:
     return expanded
 
 
-def _increment(version: str, place: int) -> str:
+def _increment(version: str, position: int) -> str:
     places = version.split(".")
-    digits = places[place]
+    digits = places[position]
     if not digits.lstrip("+-").isdecimal() or len(digits) > _UINT64_DIGITS:
         return ""
-    places[place] = str(int(digits) + 1)
+    places[position] = str(int(digits) + 1)
     return ".".join(places)
 
 
@@ -241,15 +241,16 @@ def _split_comparator(part: str) -> tuple[str, str]:
 def _comparator(part: str) -> tuple[Callable[[Version, Version], bool], Version]:
     operator, version = _split_comparator(part)
     compare = _OPERATORS.get(operator)
-    whole = quote(operator + version)
-    where = f"Could not parse Range {quote(part)}: "
+    comparator = quote(operator + version)
+    prefix = f"Could not parse Range {quote(part)}: "
     if compare is None:
         raise _range_error(
-            f"{where}Could not parse comparator {quote(operator)} in {whole}"
+            f"{prefix}Could not parse comparator {quote(operator)} in {comparator}"
         )
     parsed = _parse(version)
     if type(parsed) is str:
         raise _range_error(
-            f"{where}Could not parse version {quote(version)} in {whole}: {parsed}"
+            f"{prefix}Could not parse version {quote(version)} in"
+            f" {comparator}: {parsed}"
         )
     return compare, parsed  # type: ignore[return-value]

@@ -34,35 +34,35 @@ _UNITS: Final = (
 _INT64_END: Final = 1 << 63
 
 
-def parse_ttl(text: str) -> int | GoTime:
+def parse_ttl(ttl: str) -> int | GoTime:
     """Return nanoseconds after creation, or the instant.
 
     Raises: ExpressionFailed (``values.time``) with Go's text for the last attempt.
     """
-    lasting = parse_duration(text)
+    lasting = parse_duration(ttl)
     if lasting is None:
-        lasting = _words(text)
+        lasting = _words(ttl)
     if lasting is not None:
         return lasting
     try:
-        return parse_time(_LAYOUTS[0], text)
+        return parse_time(_LAYOUTS[0], ttl)
     except ExpressionFailed:
-        return parse_time(_LAYOUTS[1], text)
+        return parse_time(_LAYOUTS[1], ttl)
 
 
-def _words(text: str) -> int | None:
+def _words(ttl: str) -> int | None:
     """Sum the terms with known units; None if there are none.
 
     KYVERNO: everything between the terms, including signs, is ignored.
     """
-    found = None
-    for number, word in _TERM.findall(text):
+    lifetime = None
+    for number, word in _TERM.findall(ttl):
         if len(number) > 19 or int(number) >= _INT64_END:  # noqa: PLR2004 - digits of int64
             return None
         unit = word.lower()
         for names, nanoseconds in _UNITS:
             if unit in names or unit.startswith(names[-1]):
-                total = (found or 0) + int(number) * nanoseconds
+                total = (lifetime or 0) + int(number) * nanoseconds
                 # Go's int64 wraps around.
-                found = (total + _INT64_END) % (2 * _INT64_END) - _INT64_END
-    return found
+                lifetime = (total + _INT64_END) % (2 * _INT64_END) - _INT64_END
+    return lifetime

@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import CheckRequest, ContextFile
 
 _LAST = {
-    name: place
-    for place, row in enumerate(
+    name: position
+    for position, row in enumerate(
         (IMAGE_VALIDATING_POLICY, DELETING_POLICY, CLEANUP_POLICY), 1
     )
     for name in row.names
@@ -107,23 +107,23 @@ def _run_in(
     scene: Scene,
     options: Options,
     policies: PolicySet,
-    given: tuple[Values, UserInfo | None],
+    values_and_user: tuple[Values, UserInfo | None],
     requests: "Sequence[CheckRequest]",
 ) -> int:
-    values, user = given
-    exceptions = _exceptions(options, policies, scene.given)
+    values, user = values_and_user
+    exceptions = _exceptions(options, policies, scene.resources)
     warn_of_conditions(exceptions)
     compiled = compile_all(
         policies.documents, exceptions.of_rules, policies.cleanups, verifies=True
     )
     cel = compile_cel(policies, exceptions.of_cel, compiled)
-    others = compile_others(policies, exceptions.of_cel, compiled)
+    other_policies = compile_others(policies, exceptions.of_cel, compiled)
     images = compile_images(policies, exceptions.of_cel, compiled)
     authorization = compile_authorizations(
-        policies, exceptions.of_cel, compiled, {one.mode for one in requests}
+        policies, exceptions.of_cel, compiled, {request.mode for request in requests}
     )
     if not (options.is_quiet or options.stdin):
-        _banner(policies, compiled, scene.given, exceptions)
+        _banner(policies, compiled, scene.resources, exceptions)
     evaluator = Evaluator(
         compiled.policies,
         values=values,
@@ -140,7 +140,7 @@ def _run_in(
         cel=CelInput(
             cel,
             scene.plurals,
-            others,
+            other_policies,
             is_cluster=options.cluster,
             images=images,
             uses_docker=options.registry,
@@ -152,22 +152,22 @@ def _run_in(
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     located = []
-    known = [policy.policy for policy in compiled.policies] + [
-        one.policy for one in (*cel, *others, *images)
+    policy_irs = [policy.policy for policy in compiled.policies] + [
+        ir.policy for ir in (*cel, *other_policies, *images)
     ]
-    rounds = evaluate_all(evaluator, compiled, known, scene.given, options)
+    rounds = evaluate_all(evaluator, compiled, policy_irs, scene.resources, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
-        location = scene.given.location(position)
+        location = scene.resources.location(position)
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
             # PERF: in a large cluster, most responses only name rules that passed.
             if needs_response(response, options):
                 located.append((response, location))
-    for one in requests:
-        for response in evaluator.authorize(one.mode, one.request):
+    for request in requests:
+        for response in evaluator.authorize(request.mode, request.request):
             counts.add(response, audit_warn=options.audit_warn)
-            located.append((response, Location(one.path, 0, -1, 1)))
+            located.append((response, Location(request.path, 0, -1, 1)))
     # Results of DeletingPolicies come last (docs/behaviour/cli 3).
     located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
@@ -214,7 +214,7 @@ def _scene(
         context=context,
         plurals=plurals,
     )
-    if any(one.get("kind") == _GLOBAL_ENTRY for one in objects):
+    if any(raw.get("kind") == _GLOBAL_ENTRY for raw in objects):
         from kyverno_mp.cli.cluster.given_entries import with_entries  # rarely needed
 
         cluster_data = with_entries(objects, plurals, cluster_data)
@@ -235,7 +235,7 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     if not any((*loaded, *of_cel, policies.authorization, policies.failed_paths)):
         say(f"no policies in {', '.join(options.policies)}", err=True)
     is_given = options.http_payloads or options.envoy_payloads
-    if not (len(scene.given) or is_given or scene.errors or scene.unread):
+    if not (len(scene.resources) or is_given or scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
         say(f"no objects in {places}", err=True)
 
@@ -305,22 +305,22 @@ def _print_failed_paths(policies: PolicySet) -> None:
     for policy in policies.documents:
         for rule in policy.spec.rules:
             if lacking := missing_capability(rule, verifies=True):
-                place = f"policy {policy.metadata.name}, rule {rule.name}"
-                say(f"{place}: not evaluated: {lacking}", err=True)
+                subject = f"policy {policy.metadata.name}, rule {rule.name}"
+                say(f"{subject}: not evaluated: {lacking}", err=True)
 
 
-def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptions:
+def _exceptions(options: Options, policies: PolicySet, resources: Given) -> Exceptions:
     if options.exceptions_with_resources:
-        found = []
-        for raw in all_objects(given):
+        exceptions = []
+        for raw in all_objects(resources):
             if raw.get("kind") == "PolicyException" and str(
                 raw.get("apiVersion", "")
             ).startswith("kyverno.io/"):
                 decoded = decode(raw)
                 assert isinstance(decoded, PolicyException)
-                found.append(decoded)
+                exceptions.append(decoded)
         # KYVERNO: exceptions of policies.kyverno.io are ignored (behaviour/cli 12).
-        return Exceptions(found)
+        return Exceptions(exceptions)
     loaded = load_exceptions(options.exceptions)
     if options.exceptions_within_policies:
         loaded.of_rules.extend(policies.exceptions)
@@ -331,7 +331,7 @@ def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptio
 def _banner(
     policies: PolicySet,
     compiled: Compiled,
-    given: Given,
+    resources: Given,
     exceptions: Exceptions,
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
@@ -342,7 +342,7 @@ def _banner(
     count = exceptions.count
     tail = f" with {count} exception(s)" if count else ""
     click.echo(
-        f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
+        f"\nApplying {rules} policy rule(s) to {len(resources)} resource(s){tail}..."
     )
 
 
@@ -356,8 +356,8 @@ def _exit_code(
         # Upstream exits with 0; here an unreadable folder is an error.
         raise CommandFailed(f"could not be read: {', '.join(lost)}")
     if counts.warned and options.warn_exit_code:
-        text = f"exit as warnExitCode is {options.warn_exit_code}"
-        click.echo(text, nl=False, err=options.is_quiet)
+        message = f"exit as warnExitCode is {options.warn_exit_code}"
+        click.echo(message, nl=False, err=options.is_quiet)
         return options.warn_exit_code
     if not counts.passed and options.warn_no_pass:
         _printer(options)("exit as no objects satisfied policy")
@@ -368,9 +368,9 @@ def _exit_code(
 def called(policies: tuple[str, ...], **flags: object) -> int:
     """Run the command with the flags that click parsed."""
     for name in LISTS:
-        given = flags[name]
-        assert isinstance(given, tuple)
-        flags[name] = split(given)
+        values = flags[name]
+        assert isinstance(values, tuple)
+        flags[name] = split(values)
     options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)

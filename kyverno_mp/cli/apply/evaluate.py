@@ -214,7 +214,7 @@ class Evaluator:
                 *self._delete(resource, self._payload_word),
             ]
         name = metadata_text(resource, "name")
-        given = resource
+        original = resource
         responses = []
         if self._mutating:
             path, is_as_read = resource_path(resource), True
@@ -222,15 +222,15 @@ class Evaluator:
                 response = self._mutate(policy, rules, resource, name)
                 response.path = path
                 is_as_read = is_as_read and not any(
-                    one.status == result.PASS for one in response.results
+                    rule.status == result.PASS for rule in response.results
                 )
                 response.is_as_read = is_as_read
                 responses.append(response)
                 # KYVERNO: after an error the object is empty
                 # (docs/behaviour/engine 7.2).
                 resource = response.patched or {}
-        found, resource = self._verify_images(resource, name)
-        responses += found
+        verifications, resource = self._verify_images(resource, name)
+        responses += verifications
         if self._batch is not None:
             responses.extend(self._validate_fast(self._batch, resource, name))
         else:
@@ -247,12 +247,12 @@ class Evaluator:
             verdicts = self._cel.validate(context.request, context.runtime)
             responses.extend(_response(verdict, resource) for verdict in verdicts)
         responses.extend(self._evaluate_admission(resource))
-        responses.extend(self._generate_cel(resource, resource_path(given)))
+        responses.extend(self._generate_cel(resource, resource_path(original)))
         responses.extend(self._generate(resource, name))
-        responses.extend(self._validate_images(given))
-        if given:
-            responses.extend(self._delete(given))
-        responses.extend(self._clean_up(given))
+        responses.extend(self._validate_images(original))
+        if original:
+            responses.extend(self._delete(original))
+        responses.extend(self._clean_up(original))
         return responses
 
     def authorize(self, mode: str, request: "Message") -> list[Response]:
@@ -342,14 +342,14 @@ class Evaluator:
                 yield response
 
     def _delete(
-        self, resource: dict[str, Json], what: str = "resource"
+        self, resource: dict[str, Json], noun: str = "resource"
     ) -> Iterator[Response]:
         """Yield responses of DeletingPolicies on the original object."""
         if self._stages is not None:
             # CEL reads only plain maps, which a Payload is not.
             context = self._engine.open(self._request(dict(resource), {}))
-            found = self._stages.delete(context.request, context.runtime, what)
-            for verdict in found:
+            verdicts = self._stages.delete(context.request, context.runtime, noun)
+            for verdict in verdicts:
                 yield _response(verdict, resource)
 
     def _evaluate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
@@ -381,18 +381,18 @@ class Evaluator:
         context = self._engine.open(self._request(resource, {}))
         stage, runtime = self._image_policies, context.runtime
         if is_payload:
-            found = stage.validate_payload(dict(resource), runtime)
+            verdicts = stage.validate_payload(dict(resource), runtime)
         else:
-            found = stage.validate(context.request, runtime)
-        for verdict in found:
+            verdicts = stage.validate(context.request, runtime)
+        for verdict in verdicts:
             yield _response(verdict, resource)
 
     def _clean_up(self, resource: dict[str, Json]) -> Iterator[Response]:
         """Yield responses of clean-up policies on the original object."""
         for cleanup in self._cleanups:
             context = self._engine.open(self._request(resource, {}))
-            found = cleanup.evaluate(context)
-            yield Response(cleanup.ir.policy, resource, [found])
+            rule_result = cleanup.evaluate(context)
+            yield Response(cleanup.ir.policy, resource, [rule_result])
 
     def _mutate(
         self,
@@ -427,8 +427,10 @@ class Evaluator:
             request = self._request(state.resource, dotted)
             request.rule_variables = self._rule_variables(policy, rules)
             context = self._engine.open(request)
-            found = self._images.verify(policy, rules, context, state)
-            responses.append(Response(policy, resource, found.results, found.action))
+            verification = self._images.verify(policy, rules, context, state)
+            responses.append(
+                Response(policy, resource, verification.results, verification.action)
+            )
         self._verified_images = state.record.scoped()
         return responses, state.resource
 
@@ -457,46 +459,53 @@ class Evaluator:
         if self.operation:
             dotted = {**dotted, "request.operation": self.operation}
         operation = str(dotted.get("request.operation", "CREATE"))
-        kept = operation if operation in _KEPT_OPERATIONS else "CREATE"
+        review_operation = operation if operation in _KEPT_OPERATIONS else "CREATE"
         namespace = metadata_text(resource, "namespace")
         group, version, kind, subresource = self._matched_kind(resource)
-        asked: dict[str, Json] = {"operation": kept, "namespace": namespace}
-        if kept != "DELETE":
-            asked["object"] = resource
-        if kept != "CREATE":
-            asked["oldObject"] = resource
+        review_request: dict[str, Json] = {
+            "operation": review_operation,
+            "namespace": namespace,
+        }
+        if review_operation != "DELETE":
+            review_request["object"] = resource
+        if review_operation != "CREATE":
+            review_request["oldObject"] = resource
         if self._user is not None:
             # KYVERNO: empty fields are absent (docs/behaviour/engine 3.4).
             raw = self._user.raw
-            asked["userInfo"] = {key: raw[key] for key in raw if raw[key]}
+            review_request["userInfo"] = {key: raw[key] for key in raw if raw[key]}
             if self._user.roles:
-                asked["roles"] = list(self._user.roles)
+                review_request["roles"] = list(self._user.roles)
             if self._user.cluster_roles:
-                asked["clusterRoles"] = list(self._user.cluster_roles)
-        root: Json = {"request": asked}
+                review_request["clusterRoles"] = list(self._user.cluster_roles)
+        root: Json = {"request": review_request}
         for key, value in dotted.items():
             root = merged(root, nested(key, value))
-        asked = root.pop("request")
+        review_request = root.pop("request")
         if self._user is not None and self._user.is_zero:
             root = {"serviceAccountName": "", "serviceAccountNamespace": "", **root}
         user = self._user or UserInfo()
         return Request(
-            operation=kept,
+            operation=review_operation,
             group=group,
             version=version,
             kind=kind,
             subresource=subresource,
             name=resource_name(resource),
             namespace=namespace,
-            object=asked.get("object") or {} if kept != "DELETE" else {},
-            old_object=asked.get("oldObject") or {} if kept != "CREATE" else {},
+            object=review_request.get("object") or {}
+            if review_operation != "DELETE"
+            else {},
+            old_object=review_request.get("oldObject") or {}
+            if review_operation != "CREATE"
+            else {},
             username=user.username,
             groups=user.groups,
             roles=user.roles,
             cluster_roles=user.cluster_roles,
             has_user_info=self._user is not None and not self._user.is_zero,
             namespace_labels=self._labels(namespace, kind),
-            review_request=asked,
+            review_request=review_request,
             variables=root,
             verified_images=self._verified_images,
         )

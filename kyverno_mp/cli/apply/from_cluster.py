@@ -56,18 +56,18 @@ def _scene(
     cluster: Cluster, spool: Spool, options: Options, policies: PolicySet
 ) -> Scene:
     directory = _directory(cluster.client)
-    given: Given
+    loaded: Given
     errors = 0
     if options.resources[:1] == ("-",):
         # KYVERNO: objects from standard input, evaluated with access to the cluster.
         locations: list[Location] = []
         objects = load_resources(options.resources, locations=locations)
-        given = Loaded(objects, locations)
+        loaded = Loaded(objects, locations)
     else:
         resources = _resources(directory, policies)
         loading = load_cluster(cluster.client, resources, _wanted(options), spool)
         _print_loading(loading, options)
-        given, errors = spool, len(loading.errors)
+        loaded, errors = spool, len(loading.errors)
     unread: list[str] = []
     params = load_resources(
         options.parameter_resources, echo=echo_of(options), unread=unread
@@ -87,7 +87,7 @@ def _scene(
     if uses_images:
         reviewed = image_verification(layout, ports.secret)
         cluster_data = replace(cluster_data, reviewed_images=reviewed)
-    return Scene(given, cluster_data, params, plurals, errors, unread)
+    return Scene(loaded, cluster_data, params, plurals, errors, unread)
 
 
 def _directory(client: Client) -> Directory:
@@ -104,13 +104,13 @@ def _directory(client: Client) -> Directory:
 def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
     # Only the matched kinds are used, so exceptions are not needed yet.
     compiled = compile_all(policies.documents, (), policies.cleanups)
-    constraints = [one.constraints for one in compile_admission(policies)]
+    constraints = [ir.constraints for ir in compile_admission(policies)]
     for cel in compile_cel(policies, (), compiled):
         constraints += [body.constraints for body in cel.bodies]
     for image in compile_images(policies, (), compiled):
         constraints += [body.constraints for body in image.bodies]
-    for other in compile_others(policies, (), compiled):
-        bodies: tuple[Any, ...] = getattr(other, "bodies", (other,))
+    for policy in compile_others(policies, (), compiled):
+        bodies: tuple[Any, ...] = getattr(policy, "bodies", (policy,))
         constraints += [body.constraints for body in bodies]
     return resources_of(kinds_of(compiled), constraints, directory)
 

@@ -29,10 +29,10 @@ def render_exceptions(
     parts = []
     for exception in _exceptions(responses, label, audit_warn=audit_warn):
         if output_format == "json":
-            text = json.dumps(exception, separators=(",", ":"), ensure_ascii=False)
+            document = json.dumps(exception, separators=(",", ":"), ensure_ascii=False)
         else:
-            text = dump(exception)
-        parts.append(f"---\n{text}\n")
+            document = dump(exception)
+        parts.append(f"---\n{document}\n")
     return "".join(parts)
 
 

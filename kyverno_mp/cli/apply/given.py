@@ -53,6 +53,6 @@ class Loaded(msgspec.Struct, frozen=True):
         return self.locations[position]
 
 
-def all_objects(given: Given) -> Iterator[dict[str, Json]]:
+def all_objects(resources: Given) -> Iterator[dict[str, Json]]:
     """Yield every object."""
-    return (given.object(position) for position in range(len(given)))
+    return (resources.object(position) for position in range(len(resources)))

@@ -67,13 +67,13 @@ def _doubles(value: Json) -> Json:
 
 def mutated_text(response: Response, *, stdin: bool) -> str:
     """Return the output for one mutating policy, and whether it changed anything."""
-    text = _head(response, stdin=stdin)
-    text += f"\n{_patched(response)}\n---\n"
+    output = _head(response, stdin=stdin)
+    output += f"\n{_patched(response)}\n---\n"
     targets = targets_of(response)
     if targets:
-        text += "patched targets: \n"
-        text += "".join(f"\n{_yaml(target)}\n---\n\n" for target in targets)
-    return text + DONE
+        output += "patched targets: \n"
+        output += "".join(f"\n{_yaml(target)}\n---\n\n" for target in targets)
+    return output + DONE
 
 
 def _head(response: Response, *, stdin: bool) -> str:
@@ -85,31 +85,32 @@ def _head(response: Response, *, stdin: bool) -> str:
 
 def generated_of(response: Response) -> list[dict[str, Json]]:
     """Return the objects that the rules generated."""
-    return [made for rule in response.results for made in rule.generated]
+    return [generated for rule in response.results for generated in rule.generated]
 
 
 def documents_of(responses: Iterable[Response], *, as_json: bool) -> str:
     """Return mutated and generated objects as YAML documents or lines of JSON."""
-    texts = []
+    documents = []
     for response in responses:
         objects = [*targets_of(response), *generated_of(response)]
         if as_json:
             first = () if response.patched is None else (response.patched,)
             for value in (*first, *objects):
                 line = json.dumps(whole_numbers(value), separators=(",", ":"))
-                texts.append(f"{line}\n")
+                documents.append(f"{line}\n")
             continue
         if response.patched is not None:
-            texts.append(f"---\n{_patched(response)}\n")
-        texts += [f"---\n{_yaml(value)}\n" for value in objects]
-    return "".join(texts)
+            documents.append(f"---\n{_patched(response)}\n")
+        documents += [f"---\n{_yaml(value)}\n" for value in objects]
+    return "".join(documents)
 
 
 def generated_text(response: Response, *, stdin: bool) -> str:
     """Return the output for the objects that one policy generated."""
     head = _head(response, stdin=stdin)
     return "".join(
-        f"{head}\n{_yaml(made)}\n---\n{GENERATED}" for made in generated_of(response)
+        f"{head}\n{_yaml(generated)}\n---\n{GENERATED}"
+        for generated in generated_of(response)
     )
 
 
@@ -133,29 +134,33 @@ class MutatedFiles:
 
     def write(self, response: Response) -> None:
         """Append the object, and the targets; files in a folder are never truncated."""
-        text = f"{_patched(response)}\n---\n\n"
-        text += "".join(f"{_yaml(target)}\n---\n" for target in targets_of(response))
-        self._append(f"{_file_name(response)}-mutated.yaml", text)
+        documents = f"{_patched(response)}\n---\n\n"
+        documents += "".join(
+            f"{_yaml(target)}\n---\n" for target in targets_of(response)
+        )
+        self._append(f"{_file_name(response)}-mutated.yaml", documents)
 
     def write_generated(self, response: Response) -> None:
         """Append the objects that the rules generated."""
-        text = "".join(f"{_yaml(made)}\n---\n\n" for made in generated_of(response))
-        self._append(f"{response.policy.name}-generated.yaml", text)
+        documents = "".join(
+            f"{_yaml(generated)}\n---\n\n" for generated in generated_of(response)
+        )
+        self._append(f"{response.policy.name}-generated.yaml", documents)
 
-    def _append(self, name: str, text: str) -> None:
+    def _append(self, name: str, documents: str) -> None:
         from kyverno_mp.cli.output.files import write_in_folder, write_to_stream
 
         path = self._path
         try:
             if self._is_stream:
-                write_to_stream(path, text)
+                write_to_stream(path, documents)
                 return
             if self._is_file:
                 with path.open("a", encoding="utf-8") as file:
-                    file.write(text)
+                    file.write(documents)
             else:
                 path /= name
-                write_in_folder(path, text, append=True)
+                write_in_folder(path, documents, append=True)
             path.chmod(_FILE_MODE)
         except OSError as error:
             raise CommandFailed(f"{path}: {error.strerror}") from error
@@ -167,25 +172,27 @@ def _file_name(response: Response) -> str:
 
 
 def difference(
-    actual: dict[str, Json], path: Path, what: str = "patched"
+    actual: dict[str, Json], path: Path, origin: str = "patched"
 ) -> tuple[str, str] | None:
     """Compare an object with the file's; return (reason, message) or None if equal."""
     try:
         documents = parse(read_file(path), str(path))
     except OSError as error:
-        return _not_loaded(what, read_error(error, path))
+        return _not_loaded(origin, read_error(error, path))
     except CommandFailed as error:
-        return _not_loaded(what, error.message)
-    wanted = next((each for each in documents if _place(each) == _place(actual)), None)
-    if wanted is None:
+        return _not_loaded(origin, error.message)
+    expected = next(
+        (each for each in documents if _place(each) == _place(actual)), None
+    )
+    if expected is None:
         name = _place(actual)[-1]
-        return _not_loaded(what, f"resource with name {name} not found in manifest")
-    before, after = _comparable(wanted), _comparable(actual)
+        return _not_loaded(origin, f"resource with name {name} not found in manifest")
+    before, after = _comparable(expected), _comparable(actual)
     if same(before, after):
         return None
     lines = difflib.ndiff(_yaml(before).splitlines(), _yaml(after).splitlines())
     return DIFFERENT, (
-        f"Patched resource didn't match the {what} resource in the test result\n"
+        f"Patched resource didn't match the {origin} resource in the test result\n"
         f"{_LEGEND}\n\n"
         + "\n".join(line for line in lines if line[0] != "?")
         + "\n\n"
@@ -193,9 +200,9 @@ def difference(
     )
 
 
-def _not_loaded(what: str, reason: str) -> tuple[str, str]:
-    text = f"error: failed to load {_FIELD[what]} resource ({reason})"
-    return "Resource error", text
+def _not_loaded(origin: str, reason: str) -> tuple[str, str]:
+    message = f"error: failed to load {_FIELD[origin]} resource ({reason})"
+    return "Resource error", message
 
 
 def _place(raw: dict[str, Json]) -> tuple[str, ...]:
@@ -222,10 +229,10 @@ def _comparable(raw: dict[str, Json]) -> Json:
 def _tidied(value: Json) -> Json:
     """Return the value without nulls and empty maps and lists; None if it is empty."""
     if type(value) is dict:
-        kept = {
+        fields = {
             key: each for key, item in value.items() if _is_left(each := _tidied(item))
         }
-        return kept or None
+        return fields or None
     if type(value) is list:
         return _left(value) or None
     return value

@@ -143,5 +143,5 @@ def echo_of(options: Options) -> Callable[[str], None]:
     return _say_nothing if options.is_quiet else click.echo
 
 
-def _say_nothing(_text: str) -> None:
+def _say_nothing(_message: str) -> None:
     pass

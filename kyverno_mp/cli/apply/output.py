@@ -72,14 +72,14 @@ def print_responses(
         from kyverno_mp.cli.apply.report import build_reports, render
 
         reports = build_reports(responses, now=datetime.now(UTC), audit_warn=warn)
-        text = render(reports, options.output_format)
+        output = render(reports, options.output_format)
         objects = "" if options.output else documents_of(responses, as_json=False)
-        if objects and not text.startswith("---") and not _is_json(options):
-            text = f"---\n{text}"
+        if objects and not output.startswith("---") and not _is_json(options):
+            output = f"---\n{output}"
     elif options.generate_exceptions:
         from kyverno_mp.cli.apply.generated_exceptions import render_exceptions
 
-        text = render_exceptions(
+        output = render_exceptions(
             responses,
             audit_warn=warn,
             ttl=options.generated_exception_ttl,
@@ -88,18 +88,20 @@ def print_responses(
     elif options.is_structured:
         from kyverno_mp.cli.apply.structured import render_structured
 
-        text = render_structured(located, counts, options)
+        output = render_structured(located, counts, options)
     elif options.table:
         color = has_colors(is_removed=options.remove_color)
-        text = render_table(
+        output = render_table(
             _rows(responses, audit_warn=warn),
             detailed=options.detailed_results,
             color=color,
         )
     else:
-        text = "".join(_mutations(r) + _failures(r, audit_warn=warn) for r in responses)
-        text += counts.summary()
-    sys.stdout.write(text)
+        output = "".join(
+            _mutations(r) + _failures(r, audit_warn=warn) for r in responses
+        )
+        output += counts.summary()
+    sys.stdout.write(output)
 
 
 def _is_json(options: Options) -> bool:
@@ -120,20 +122,20 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
         sys.stdout.write(documents_of(responses, as_json=_is_json(options)))
         return
     for response in responses:
-        text = ""
+        printed = ""
         if response.patched is not None:
-            text = mutated_text(response, stdin=stdin) if files is None else DONE
+            printed = mutated_text(response, stdin=stdin) if files is None else DONE
             if files is not None:
                 files.write(response)
-        made = len(generated_of(response))
-        if made:
+        count = len(generated_of(response))
+        if count:
             output = generated_text(response, stdin=stdin)
-            text += output if files is None else GENERATED * made
+            printed += output if files is None else GENERATED * count
             if files is not None:
                 files.write_generated(response)
         if not options.is_structured:
             is_apart = options.generate_exceptions or files is not None
-            (sys.stderr if options.is_quiet and is_apart else sys.stdout).write(text)
+            (sys.stderr if options.is_quiet and is_apart else sys.stdout).write(printed)
 
 
 def print_errors(located: LocatedResponses) -> None:
@@ -143,11 +145,11 @@ def print_errors(located: LocatedResponses) -> None:
         for rule in response.results:
             if rule.status == result.ERROR:
                 name = f", rule {rule.rule}" if rule.rule else ""
-                text = (
+                line = (
                     f"error: policy {response.policy.written_key}{name}, {path}:"
                     f" {rule.message} [{rule.code or _NO_CODE}]"
                 )
-                click.echo(text.replace("\r", "\\r").replace("\n", "\\n"), err=True)
+                click.echo(line.replace("\r", "\\r").replace("\n", "\\n"), err=True)
 
 
 def _mutations(response: Response) -> str:
@@ -226,8 +228,8 @@ def print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
     """Return whether upstream lists the policy as invalid, by its first message."""
-    text = error.message
+    message = error.message
     if isinstance(error, DocumentInvalid):
-        texts = (problem.upstream for problem in error.problems if problem.upstream)
-        text = next(texts, "")
-    return text.startswith("variable 'element.name'")
+        messages = (problem.upstream for problem in error.problems if problem.upstream)
+        message = next(messages, "")
+    return message.startswith("variable 'element.name'")

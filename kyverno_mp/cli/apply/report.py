@@ -78,7 +78,7 @@ def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:
         )
     parts: list[str] = []
     for report in reports:
-        text = dump(report)
+        document = dump(report)
         head = "---\n" if parts or report["kind"] == "PolicyReport" else ""
-        parts.append(f"{head}{text}\n")
+        parts.append(f"{head}{document}\n")
     return "".join(parts)

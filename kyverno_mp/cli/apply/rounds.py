@@ -27,21 +27,21 @@ costs more than it saves."""
 def evaluate_all(
     evaluator: Evaluator,
     compiled: Compiled,
-    known: Sequence[PolicyIR],
-    given: Given,
+    policies: Sequence[PolicyIR],
+    resources: Given,
     options: Options,
 ) -> Iterator[list[Response] | None]:
     """Yield the responses for each object, None if it could not be evaluated."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
-    jobs = _jobs(options, len(given) * rules)
+    jobs = _jobs(options, len(resources) * rules)
     # PERF: the results of a whole cluster are kept in memory, its objects are not.
-    is_elsewhere = not isinstance(given, Loaded)
+    is_elsewhere = not isinstance(resources, Loaded)
 
     def evaluate(
         position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
     ) -> list[Response] | None:
         try:
-            responses = evaluator.apply(given.object(position))
+            responses = evaluator.apply(resources.object(position))
         except NamespaceGone as error:
             if not is_elsewhere:
                 raise CommandFailed(error.message) from error
@@ -62,10 +62,10 @@ def evaluate_all(
                 response.resource = identity
         return responses
 
-    with progress("Evaluating", len(given), "objects") as advance:
+    with progress("Evaluating", len(resources), "objects") as advance:
         if jobs == 1:
-            for position in range(len(given)):
-                yield evaluate(position, given.identity(position), advance.hide)
+            for position in range(len(resources)):
+                yield evaluate(position, resources.identity(position), advance.hide)
                 advance(1)
             return
 
@@ -73,15 +73,15 @@ def evaluate_all(
         from kyverno_mp.cli.apply.wire import Wire
         from kyverno_mp.cli.shell.jobs import run_steps
 
-        wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
+        wire = Wire([*policies, *(cleanup.policy for cleanup in compiled.cleanups)])
 
         def step(position: int) -> bytes:
-            identity = given.identity(position)
+            identity = resources.identity(position)
             return wire.encode(evaluate(position, identity), identity)
 
-        sent = run_steps(len(given), step, jobs, advance)
+        sent = run_steps(len(resources), step, jobs, advance)
         for position, data in enumerate(sent):
-            yield wire.decode(data, given.identity(position))
+            yield wire.decode(data, resources.identity(position))
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 class Scene(msgspec.Struct, frozen=True):
     """The objects and the cluster data of a run."""
 
-    given: Given
+    resources: Given
     cluster_data: ClusterData
     params: Sequence[Json]
     plurals: Plurals

@@ -28,8 +28,8 @@ def render_structured(
     """Return all results as one document; raises OSError."""
     warn = options.audit_warn
     if options.output_format == "sarif":
-        findings, known = _findings(located, audit_warn=warn)
-        return sarif.render(findings, known)
+        findings, explained = _findings(located, audit_warn=warn)
+        return sarif.render(findings, explained)
     if options.output_format == "github":
         return github.render(_findings(located, audit_warn=warn)[0])
     if options.output_format == "junit":
@@ -55,7 +55,7 @@ def _findings(
     """Return failures, warnings and errors, with the field's line if it is known."""
     levels = {"Fail": sarif.ERROR, "Error": sarif.ERROR, "Warn": sarif.WARNING}
     positions: dict[str, Positions] = {}
-    known: dict[str, sarif.Explained] = {}
+    explained: dict[str, sarif.Explained] = {}
     findings = []
     for response, location, rule, word in _with_words(located, audit_warn=audit_warn):
         if word not in levels:
@@ -68,7 +68,7 @@ def _findings(
         )
         policy = response.policy
         code = f"{policy.written_key}/{rule.rule}"
-        known[code] = sarif.Explained(
+        explained[code] = sarif.Explained(
             f"Rule {rule.rule} of policy {policy.written_key}",
             policy.severity,
             policy.category,
@@ -84,15 +84,15 @@ def _findings(
                 resource_path(response.resource),
             )
         )
-    return findings, known
+    return findings, explained
 
 
 def _field_path(path: str) -> str:
     """Turn ``/spec/containers/0/`` into ``spec.containers[0]``."""
-    text = ""
+    dotted = ""
     for part in path.strip("/.").split("/"):
-        text += f"[{part}]" if part.isdigit() else f".{part}"
-    return text.removeprefix(".")
+        dotted += f"[{part}]" if part.isdigit() else f".{part}"
+    return dotted.removeprefix(".")
 
 
 def _cases(located: LocatedResponses, *, audit_warn: bool) -> list[junit.Case]:
@@ -128,9 +128,9 @@ def _markdown(located: LocatedResponses, counts: Counts, *, audit_warn: bool) ->
     return "\n".join(lines) + "\n" + counts.summary()
 
 
-def _cell(text: str) -> str:
+def _cell(content: str) -> str:
     """Escape text for one table cell. SAFETY: a message may quote an object."""
-    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = content.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
 

@@ -61,14 +61,14 @@ class Wire:
         sent_responses = self._decoder.decode(data)
         if sent_responses is None:
             return None
-        found = []
+        responses = []
         for sent in sent_responses:
             changed = sent.changed
-            found.append(
+            responses.append(
                 Response(
                     policy=sent.policy or self._policies[sent.position],
                     resource=resource if changed is None else changed,
                     **{name: getattr(sent, name) for name in _SENT},
                 )
             )
-        return found
+        return responses

@@ -35,10 +35,10 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
         return load_access(files, context, env)
     if context or "KUBERNETES_SERVICE_HOST" not in env:
         missing = env.get("KUBECONFIG", "")
-        why = f" KUBECONFIG={missing} does not exist;" if missing else ""
+        reason = f" KUBECONFIG={missing} does not exist;" if missing else ""
         raise SettingInvalid(
             "kube.kubeconfig",
-            f"no kubeconfig:{why} give --kubeconfig or KUBECONFIG, or run in a pod",
+            f"no kubeconfig:{reason} give --kubeconfig or KUBECONFIG, or run in a pod",
         )
     return in_cluster(env)
 

@@ -33,7 +33,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 
 _POLICIES: Final = (
-    *((one.api_versions[0], one.kind) for one in CLUSTER_POLICY.stored),
+    *((stored.api_versions[0], stored.kind) for stored in CLUSTER_POLICY.stored),
     ("kyverno.io/v2", "PolicyException"),
 )
 _OBJECTS_MAX: Final = 1000
@@ -71,25 +71,25 @@ class Source:
         """Return an even sample of the objects of the matched kinds."""
         resources = resources_of(kinds_of(compiled), (), self._directory)
         with Spool() as spool:
-            wanted = Wanted(namespace=namespace)
-            loading = load_cluster(self._cluster.client, resources, wanted, spool)
+            selection = Wanted(namespace=namespace)
+            loading = load_cluster(self._cluster.client, resources, selection, spool)
             for error in loading.errors:
                 say(f"not listed: {error}", err=True)
             chosen = _sample(len(spool))
             if len(chosen) < len(spool):
-                text = f"measured: {len(chosen)} of {len(spool)} objects"
-                say(text, err=True)
+                message = f"measured: {len(chosen)} of {len(spool)} objects"
+                say(message, err=True)
             objects = [spool.object(position) for position in chosen]
-        return [one for one in objects if self._has_namespace(one)]
+        return [raw for raw in objects if self._has_namespace(raw)]
 
-    def _has_namespace(self, one: dict[str, Json]) -> bool:
+    def _has_namespace(self, raw: dict[str, Json]) -> bool:
         """Return whether the namespace of a listed object still exists."""
-        namespace = metadata_text(one, "namespace")
+        namespace = metadata_text(raw, "namespace")
         try:
             if namespace:
                 self._ports.labels(namespace)
         except NamespaceGone:
-            path = f"{namespace}/{one.get('kind')}/{metadata_text(one, 'name')}"
+            path = f"{namespace}/{raw.get('kind')}/{metadata_text(raw, 'name')}"
             say(f"skipped, its namespace was deleted: {path}", err=True)
             return False
         return True
@@ -113,6 +113,6 @@ def open_source(kubeconfig: str, context: str) -> Iterator[Source]:
         discovery = Discovery(cluster.client)
         discovery.refresh()
         for group_version in discovery.stale:
-            text = f"the API server does not serve this group: {group_version}"
-            say(text, err=True)
+            message = f"the API server does not serve this group: {group_version}"
+            say(message, err=True)
         yield Source(cluster, discovery.directory)

@@ -48,8 +48,8 @@ def credentials_of(
     """
     try:
         command, added, api = _command_of(block, file)
-        asked = _question_of(block, cluster, api)
-        return _fields_of(_run(command, {**env, **added, _ASKED: asked}), api)
+        question = _question_of(block, cluster, api)
+        return _fields_of(_run(command, {**env, **added, _ASKED: question}), api)
     except _Failed as error:
         raise _invalid(file, f"{_program_of(block)}: {error}") from error.__cause__
     except OSError as error:
@@ -80,7 +80,10 @@ def _command_of(
     if "/" in program:
         # K8S: a path is relative to the kubeconfig, a name is looked up in PATH.
         program = str(file.parent / program)
-    added = {str(one["name"]): str(one["value"]) for one in block.get("env") or ()}
+    added = {
+        str(variable["name"]): str(variable["value"])
+        for variable in block.get("env") or ()
+    }
     return [program, *(str(part) for part in block.get("args") or ())], added, api
 
 
@@ -125,21 +128,23 @@ def _run(command: list[str], env: Mapping[str, str]) -> bytes:
 
 def _fields_of(answer: bytes, api: str) -> dict[str, str]:
     try:
-        said = json.loads(answer)
-        status = said["status"]
-        known = said["kind"] == "ExecCredential" and said["apiVersion"] == api
+        credential = json.loads(answer)
+        status = credential["status"]
+        is_known = (
+            credential["kind"] == "ExecCredential" and credential["apiVersion"] == api
+        )
         token = str(status.get("token") or "")
-        found = {
+        fields = {
             name: base64.b64encode(str(status[key]).encode()).decode()
             for key, name in _DATA.items()
             if status.get(key)
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _Failed("the answer is not an ExecCredential") from None
-    if not known or not (token or found):
+    if not is_known or not (token or fields):
         raise _Failed(f"no credentials for {api} in the answer")
-    return found | ({"token": token} if token else {})
+    return fields | ({"token": token} if token else {})
 
 
-def _invalid(file: Path, text: str) -> SettingInvalid:
-    return SettingInvalid("kube.plugin", f"{file}: credential plugin: {text}")
+def _invalid(file: Path, reason: str) -> SettingInvalid:
+    return SettingInvalid("kube.plugin", f"{file}: credential plugin: {reason}")

@@ -72,14 +72,14 @@ class GivenObjects:
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap; raises ExpressionFailed if it does not exist."""
         del deadline_ns
-        found = self._find(("v1", "configmaps"), namespace, name)
-        if found is None:
+        config_map = self._find(("v1", "configmaps"), namespace, name)
+        if config_map is None:
             raise ExpressionFailed(
                 "context.configmap_not_found",
                 f"failed to get configmap {namespace}/{name} :"
                 f' configmaps "{name}" not found',
             )
-        return found
+        return config_map
 
     def _find(self, key: tuple[str, str], namespace: str, name: str) -> Json | None:
         for raw in self._objects.get(key, []):
@@ -107,14 +107,14 @@ class GivenObjects:
             raise ExpressionFailed("context.apicall", f"GET {path}: not given")
         key = (version, rest[0])
         if len(rest) > 1:
-            found = self._find(key, namespace, rest[1])
-            if found is None:
+            answer = self._find(key, namespace, rest[1])
+            if answer is None:
                 raise ExpressionFailed(
                     "context.apicall",
                     f"failed to GET resource with raw url: {path}:"
                     f' {rest[0]} "{rest[1]}" not found',
                 )
-            return found
+            return answer
         items = [
             raw
             for raw in self._objects.get(key, [])
@@ -144,8 +144,8 @@ class GivenTargets:
         is_known = self._is_cluster or resource in _TARGETED
         if not is_known and object_query.kind not in self._kinds:
             raise ExpressionFailed("cli.unknown_kind", "not found")
-        found = [one for one in self._objects if _is_asked(one, object_query)]
-        if not found and object_query.is_one:
+        objects = [raw for raw in self._objects if _is_asked(raw, object_query)]
+        if not objects and object_query.is_one:
             group = (
                 f".{object_query.group}" if object_query.group not in ("", "*") else ""
             )
@@ -153,7 +153,7 @@ class GivenTargets:
                 "cli.target_not_found",
                 f'{resource}{group} "{object_query.name}" not found',
             )
-        return found
+        return objects
 
 
 def _place_of(raw: Json) -> tuple[str, str]:
@@ -196,7 +196,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
         objects += _cluster_objects(Path(path))
     defined = plurals_of(cluster_definitions(paths, folder))
     by_kind = {kind: plural for (_, kind), plural in defined.items()}
-    known = GivenObjects(objects, by_kind) if paths else None
+    given_objects = GivenObjects(objects, by_kind) if paths else None
     registry = registry or bool(layout)
     images = registry_images(layout) if registry else None
     if paths:
@@ -206,8 +206,8 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
         cel = context_ports(context, plurals)
     return ClusterData(
         cel=cel,
-        config_maps=known,
-        api_calls=known,
+        config_maps=given_objects,
+        api_calls=given_objects,
         images=images,
         reviewed_images=image_verification(layout) if registry else None,
         objects=(
@@ -227,15 +227,15 @@ def _cluster_objects(path: Path) -> list[Json]:
     from kyverno_mp.cli.sources.strict import objects_of, read_fields
 
     try:
-        given = objects_of(read_fields(path, CLUSTER_FILE).get("spec", {}))
+        documents = objects_of(read_fields(path, CLUSTER_FILE).get("spec", {}))
     except CommandFailed as error:
         message = f"error: failed to load Kubernetes resources: {error.message}"
         raise CommandFailed(message) from error
     objects: list[Json] = []
-    for raw in given:
+    for raw in documents:
         # K8S: the object tracker of client-go adds the items of a list, too.
         items = items_of(raw)
-        objects.extend([raw] if items is None else [one for _, one in items])
+        objects.extend([raw] if items is None else [item for _, item in items])
     return objects
 
 
@@ -250,19 +250,19 @@ def cluster_definitions(paths: Sequence[str], folder: Path) -> list[Json]:
     from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
     from kyverno_mp.cli.sources.strict import read_fields
 
-    found: list[Json] = []
+    definitions: list[Json] = []
     for path in paths:
         spec = read_fields(Path(path), CLUSTER_FILE).get("spec", {})
         for crd in spec.get("crds", []):
             file = folder / crd
             try:
-                found.append(read_fields(file, CRD_FILE))
+                definitions.append(read_fields(file, CRD_FILE))
             except CommandFailed as error:
                 message = (
                     f"error: failed to load CRDs from path {file}: {error.message}"
                 )
                 raise CommandFailed(message) from error
-    return found
+    return definitions
 
 
 def registry_images(layout: str = "") -> Images:

@@ -30,7 +30,9 @@ _OF_STORED = (
     "creationTimestamp",
 )
 CLUSTER_SCOPED = frozenset(
-    (one.api_version, one.kind) for one in BUILT_IN if not one.is_namespaced
+    (built_in.api_version, built_in.kind)
+    for built_in in BUILT_IN
+    if not built_in.is_namespaced
 )
 
 
@@ -62,12 +64,12 @@ class GivenResources:
     def with_objects(self, objects: Sequence[Json]) -> "GivenResources":
         """Return a copy with more objects; objects of unknown kinds are skipped."""
         given_resources = GivenResources((), self._plurals, is_cluster=self._is_cluster)
-        known = [
+        added = [
             raw
             for raw in objects
             if self._plural_of(str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
         ]
-        for listed in (*self._objects.values(), known):
+        for listed in (*self._objects.values(), added):
             given_resources._add(listed)
         return given_resources
 
@@ -75,13 +77,13 @@ class GivenResources:
         return self._plurals.get((api_version.rpartition("/")[0], kind), "")
 
     def get(
-        self, api_version: str, plural: str, place: tuple[str, str], _deadline_ns: int
+        self, api_version: str, plural: str, key: tuple[str, str], _deadline_ns: int
     ) -> Json | None:
         """Return the object, None if there is none."""
         resource = plural.partition("/")[0]
         # Of several objects with the same name, the last one counts.
         for raw in reversed(self._objects.get((api_version, resource), [])):
-            if (metadata_text(raw, "namespace"), metadata_text(raw, "name")) == place:
+            if (metadata_text(raw, "namespace"), metadata_text(raw, "name")) == key:
                 return raw
         return None
 
@@ -100,14 +102,14 @@ class GivenResources:
         """
         listed = self._objects.get((api_version, plural))
         if self._is_cluster:
-            found = [
+            items = [
                 raw
                 for raw in listed or ()
                 if namespace in ("", metadata_text(raw, "namespace"))
                 and labels.items() <= labels_of(metadata_of(raw).get("labels")).items()
             ]
             kind = {"apiVersion": api_version, "kind": "List", "metadata": {}}
-            return {**kind, "items": found}
+            return {**kind, "items": items}
         if listed is None:
             group = api_version.rpartition("/")[0]
             name = f"{plural}.{group}" if group else plural
@@ -131,11 +133,11 @@ class GivenResources:
 
     def plural(self, api_version: str, kind: str) -> str:
         """Return the plural name of a kind. Raises: ExpressionFailed."""
-        found = self._plural_of(api_version, kind)
-        if not found:
+        plural = self._plural_of(api_version, kind)
+        if not plural:
             message = f'no matches for kind "{kind}" in version "{api_version}"'
             raise ExpressionFailed("resource.kind", message)
-        return found
+        return plural
 
 
 class GivenImages:
@@ -146,11 +148,11 @@ class GivenImages:
 
     def metadata(self, image: str, _deadline_ns: int) -> Json:
         """Return the data. Raises: ExpressionFailed."""
-        found = self._images.get(image)
-        if found is None:
+        metadata = self._images.get(image)
+        if metadata is None:
             message = f"image data for {image} not found in the context"
             raise ExpressionFailed("cli.image", message)
-        return found
+        return metadata
 
 
 class GeneratedObjects:
@@ -174,8 +176,8 @@ class GeneratedObjects:
 
     def take(self) -> list[dict[str, Json]]:
         """Return the stored objects, and clear the list."""
-        found, self._objects = self._objects, []
-        return found
+        objects, self._objects = self._objects, []
+        return objects
 
     def _placed(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
         """Return a copy of the object in the namespace, whatever its kind's scope."""

@@ -44,20 +44,20 @@ class GivenEntries:
 
     def reference(self, name: str, projection: str) -> Json:
         """Return the data, None for an unknown entry. Raises: ExpressionFailed."""
-        found = self.by_name.get(name)
-        if found is None:
+        entry = self.by_name.get(name)
+        if entry is None:
             return None
         if not projection:
-            return found.data
-        if projection not in found.projections:
+            return entry.data
+        if projection not in entry.projections:
             message = f'projection "{projection}" not found in global context entry'
             raise ExpressionFailed("cli.projection", f'{message} "{name}"')
-        return found.projections[projection]
+        return entry.projections[projection]
 
     def opens(self, name: str, namespace: str) -> bool:
         """Return whether policies of the namespace may read the entry."""
-        found = self.by_name.get(name)
-        return found is not None and namespace in found.opened_to
+        entry = self.by_name.get(name)
+        return entry is not None and namespace in entry.opened_to
 
     def entry(self, name: str) -> Json:
         """Return the data of ``entry`` or ``entry.projection``.
@@ -81,18 +81,18 @@ def with_entries(
     no data.
     Raises: CommandFailed.
     """
-    found: dict[str, Given] = {}
+    by_name: dict[str, Given] = {}
     for raw in objects:
         if raw.get("kind") != _KIND:
             continue
         if not str(raw.get("apiVersion") or "").startswith(_GROUP):
             continue
         spec = raw.get("spec") or {}
-        wanted = spec.get("kubernetesResource")
+        resource = spec.get("kubernetesResource")
         name = metadata_text(raw, "name")
-        if type(wanted) is dict:
-            listed = _listed(objects, known_plurals(plurals), wanted)
-            found[name] = Given(
+        if type(resource) is dict:
+            listed = _listed(objects, known_plurals(plurals), resource)
+            by_name[name] = Given(
                 listed,
                 {
                     str(projection.get("name")): searched(
@@ -104,27 +104,27 @@ def with_entries(
                 },
                 frozenset(opened_to(metadata_of(raw).get("annotations") or {})),
             )
-    if not found:
+    if not by_name:
         return data
-    entries = GivenEntries(found)
+    entries = GivenEntries(by_name)
     cel = data.cel._replace(references=entries)
     return replace(data, global_context=entries, cel=cel)
 
 
-def _listed(objects: Sequence[Json], plurals: Plurals, wanted: Json) -> list[Json]:
-    group, version = wanted.get("group") or "", wanted.get("version") or ""
+def _listed(objects: Sequence[Json], plurals: Plurals, resource: Json) -> list[Json]:
+    group, version = resource.get("group") or "", resource.get("version") or ""
     api_version = f"{group}/{version}" if group else version
-    namespace = wanted.get("namespace") or ""
+    namespace = resource.get("namespace") or ""
     return [
         raw
         for raw in objects
         if raw.get("apiVersion") == api_version
-        and plurals.get((group, str(raw.get("kind")))) == wanted.get("resource")
+        and plurals.get((group, str(raw.get("kind")))) == resource.get("resource")
         and namespace in ("", metadata_text(raw, "namespace"))
     ]
 
 
-def searched(query: str, data: Json, where: str) -> Json:
+def searched(query: str, data: Json, source: str) -> Json:
     """Return the result of a JMESPath. Raises: CommandFailed."""
     from kyverno_mp.expr.jmespath.query import search  # rarely needed
 
@@ -132,7 +132,7 @@ def searched(query: str, data: Json, where: str) -> Json:
     try:
         return search(query)(runtime, data)
     except (ExpressionFailed, ExpressionInvalid) as error:
-        raise CommandFailed(f"{where}: {error.message}") from error
+        raise CommandFailed(f"{source}: {error.message}") from error
 
 
 def _now() -> datetime:

@@ -46,8 +46,8 @@ class _Clients:
         KYVERNO: credentials in a verifyImages block replace the default credentials.
         Secrets are ignored, because there is no cluster.
         """
-        own = bool(access.providers or access.secrets)
-        docker = _DOCKER in access.providers if own else self._uses_docker
+        has_credentials = bool(access.providers or access.secrets)
+        docker = _DOCKER in access.providers if has_credentials else self._uses_docker
         key = (docker, access.insecure)
         with self._lock:
             client = self._known.get(key)
@@ -91,8 +91,8 @@ def clients(
     """Return the client for each access; ``layout``: a folder to read instead."""
     if not layout:
         return _Clients(uses_docker=uses_docker)
-    known = layout_client(layout)
-    return lambda _access: known
+    client = layout_client(layout)
+    return lambda _access: client
 
 
 def policy_images(

@@ -54,13 +54,13 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
     ``kube.proxy``, ``kube.server``, ``kube.file``). The message names the file and
     never quotes its content.
     """
-    found, current = _merged(files)
+    entries, current = _merged(files)
     name = context or current
-    chosen = _named(found, files, "context", name)
-    cluster = _named(found, files, "cluster", str(chosen.block.get("cluster") or ""))
+    chosen = _named(entries, files, "context", name)
+    cluster = _named(entries, files, "cluster", str(chosen.block.get("cluster") or ""))
     user = _Entry(chosen.file, {})
     if chosen.block.get("user"):
-        user = _named(found, files, "user", str(chosen.block["user"]))
+        user = _named(entries, files, "user", str(chosen.block["user"]))
     user = _with_plugin(user, cluster, env)
     _refuse_unsupported_auth(user)
     access = _access_of(cluster, user)
@@ -69,7 +69,7 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
 
 def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
     """Return the entries and the current context; the first entry with a name wins."""
-    found: dict[tuple[str, str], _Entry] = {}
+    entries: dict[tuple[str, str], _Entry] = {}
     current = ""
     for file in files:
         config = _read(file)
@@ -78,12 +78,12 @@ def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
             try:
                 for entry in config.get(f"{kind}s") or ():
                     block = _absolute(entry.get(kind) or {}, kind, file)
-                    found.setdefault((kind, str(entry["name"])), _Entry(file, block))
+                    entries.setdefault((kind, str(entry["name"])), _Entry(file, block))
             except (AttributeError, KeyError, TypeError, ValueError):
                 # The original error would quote the entry, with its secrets.
                 message = f"{file}: {kind}s is not a list of named entries"
                 raise SettingInvalid("kube.kubeconfig", message) from None
-    return found, current
+    return entries, current
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -105,21 +105,23 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _absolute(block: Mapping[str, Any], kind: str, file: Path) -> dict[str, Any]:
     """Resolve paths against the kubeconfig's folder; drop empty values."""
-    kept = {key: value for key, value in block.items() if value not in (None, "")}
+    fields = {key: value for key, value in block.items() if value not in (None, "")}
     folder = file.parent.absolute()
-    return kept | {key: str(folder / kept[key]) for key in _PATHS[kind] if key in kept}
+    return fields | {
+        key: str(folder / fields[key]) for key in _PATHS[kind] if key in fields
+    }
 
 
 def _named(
-    found: Mapping[tuple[str, str], _Entry],
+    entries: Mapping[tuple[str, str], _Entry],
     files: Sequence[Path],
     kind: str,
     name: str,
 ) -> _Entry:
-    entry = found.get((kind, name))
+    entry = entries.get((kind, name))
     if entry is None:
-        where = ", ".join(map(str, files))
-        raise SettingInvalid("kube.kubeconfig", f"{where}: no {kind} named {name!r}")
+        paths = ", ".join(map(str, files))
+        raise SettingInvalid("kube.kubeconfig", f"{paths}: no {kind} named {name!r}")
     return entry
 
 
@@ -128,8 +130,8 @@ def _with_plugin(user: _Entry, cluster: _Entry, env: Mapping[str, str]) -> _Entr
     block = dict(user.block)
     if "exec" not in block:
         return user
-    given = credentials_of(block.pop("exec"), user.file, cluster.block, env)
-    return _Entry(user.file, block | given)
+    credentials = credentials_of(block.pop("exec"), user.file, cluster.block, env)
+    return _Entry(user.file, block | credentials)
 
 
 def _refuse_unsupported_auth(user: _Entry) -> None:

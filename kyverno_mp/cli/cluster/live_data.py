@@ -82,8 +82,8 @@ class ClusterPorts:
 
     def plural_of(self, api_version: str, kind: str) -> str:
         """Return the plural name of a kind, "" for an unknown kind."""
-        found = self._directory.of_kind(api_version, kind)
-        return "" if found is None else found.plural
+        resource = self._directory.of_kind(api_version, kind)
+        return "" if resource is None else resource.plural
 
     def types(self, api_version: str, kind: str, deadline_ns: int) -> Schemas | None:
         """Return the types of a kind. Raises: DependencyError, InputError."""
@@ -121,8 +121,8 @@ class ClusterPorts:
         Raises: NamespaceGone; CommandFailed for every other failure, because upstream
         ends the run.
         """
-        known = self._labels.get(namespace)
-        if known is None:
+        labels = self._labels.get(namespace)
+        if labels is None:
             try:
                 raw = self._cluster.client.get(_NAMESPACES.object(("", namespace)))
             except DependencyError as error:
@@ -130,9 +130,9 @@ class ClusterPorts:
                 if isinstance(error, KubeNotFound):
                     raise NamespaceGone("cluster.namespace_gone", message) from error
                 raise CommandFailed(message) from error
-            known = raw["metadata"].get("labels") or {}
-            self._labels[namespace] = known
-        return known
+            labels = raw["metadata"].get("labels") or {}
+            self._labels[namespace] = labels
+        return labels
 
     def objects(self, object_query: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the targets of a rule. Raises: ExpressionFailed, DependencyError."""
@@ -144,12 +144,12 @@ class ClusterPorts:
             raise ExpressionFailed(
                 "mutate.target", f"failed to find resource of kind {object_query.kind}"
             )
-        found = [
+        targets = [
             raw for resource in resources for raw in self._list(resource, object_query)
         ]
         if not object_query.subresource:
-            return found
-        parts = (self._part_of(raw, object_query.subresource) for raw in found)
+            return targets
+        parts = (self._part_of(raw, object_query.subresource) for raw in targets)
         return [part for part in parts if part is not None]
 
     def _list(self, resource: Resource, object_query: ObjectQuery) -> list[Json]:

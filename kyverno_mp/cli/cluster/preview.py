@@ -83,15 +83,17 @@ class PreviewCommand(Generic[P, V]):
             options = PreviewOptions(kyverno_namespace, exception_namespace)
             previews = self.preview(cluster, chosen, options)
         if output == "json":
-            records = [self.record(one) for one in previews]
+            records = [self.record(preview) for preview in previews]
             body = msgspec.json.encode({"policies": records})
             click.echo(msgspec.json.format(body).decode())
         else:
             self.show(previews)
-        problems = [text for preview in previews for text in self.problems(preview)]
+        problems = [
+            problem for preview in previews for problem in self.problems(preview)
+        ]
         if output == "table":
-            for text in problems:
-                say(f"not decided: {text}", err=True)
+            for problem in problems:
+                say(f"not decided: {problem}", err=True)
         return 1 if problems else 0
 
     def _policies(self, cluster: Cluster, names: Sequence[str]) -> Iterator[P]:
@@ -103,31 +105,37 @@ class PreviewCommand(Generic[P, V]):
                 yield from self._of_cluster(cluster, name)
 
     def _of_file(self, path: str) -> Iterator[P]:
-        kinds = {one.kind: one for one in (*self.cluster_wide, *self.namespaced)}
+        kinds = {
+            resource.kind: resource
+            for resource in (*self.cluster_wide, *self.namespaced)
+        }
         is_input = path == "-"
         data = read_standard_input() if is_input else read_file(path, is_argument=True)
         documents = load(data, file=path)
         for document in documents:
             raw = document.raw
             resource = kinds.get(raw.get("kind", "")) if isinstance(raw, dict) else None
-            found = None if resource is None else self.read(resource, raw, path)
-            if found is not None:
-                yield found
+            policy = None if resource is None else self.read(resource, raw, path)
+            if policy is not None:
+                yield policy
 
     def _of_cluster(self, cluster: Cluster, name: str) -> Iterator[P]:
         """Read the stored policies with the name, at most one of each kind."""
-        namespace, _, own = name.rpartition("/")
+        namespace, _, base_name = name.rpartition("/")
         resources = self.namespaced if namespace else self.cluster_wide
         objects = Objects(cluster.client)
-        found = [(one, objects.find(one, (namespace, own))) for one in resources]
-        stored = [(one, raw) for one, raw in found if raw is not None]
+        lookups = [
+            (resource, objects.find(resource, (namespace, base_name)))
+            for resource in resources
+        ]
+        stored = [(resource, raw) for resource, raw in lookups if raw is not None]
         if not stored:
-            kinds = " or ".join(one.kind for one in reversed(resources))
+            kinds = " or ".join(resource.kind for resource in reversed(resources))
             raise CommandFailed(f"{kinds} {name}: no such file, and not in the cluster")
         read = [self.read(resource, raw, name) for resource, raw in stored]
-        if not any(one is not None for one in read):
+        if not any(policy is not None for policy in read):
             raise CommandFailed(f"{name}: not a {self.policy}")
-        yield from (one for one in read if one is not None)
+        yield from (policy for policy in read if policy is not None)
 
 
 def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -53,18 +53,20 @@ def listed(informers: Iterable[Informer[Any]]) -> Iterator[None]:
     as empty.
     """
     started = list(informers)
-    for one in started:
-        one.start()
+    for informer in started:
+        informer.start()
     try:
-        for one in started:
+        for informer in started:
             # Each attempt ends, because each call has a deadline.
-            while not one.wait_synced(_POLL_S):
-                if one.failures and not one.is_absent:
-                    kind = one.scope.resource.plural
-                    raise CommandFailed(f"{kind} cannot be listed: {one.last_error}")
-                if one.failures:
+            while not informer.wait_synced(_POLL_S):
+                if informer.failures and not informer.is_absent:
+                    kind = informer.scope.resource.plural
+                    raise CommandFailed(
+                        f"{kind} cannot be listed: {informer.last_error}"
+                    )
+                if informer.failures:
                     break
         yield
     finally:
-        for one in started:
-            one.stop()
+        for informer in started:
+            informer.stop()

@@ -50,12 +50,12 @@ class RegistryImages:
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
         """Return the value. Raises: ExpressionFailed, DependencyError."""
-        found = self._known.get(reference)
-        if found is None:
+        data = self._known.get(reference)
+        if data is None:
             until = min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
             try:
-                found = image_data(self._client, reference, until)
+                data = image_data(self._client, reference, until)
             except RequestInvalid as error:
                 raise ExpressionFailed(error.code, error.message) from error
-            self._known[reference] = found
-        return found
+            self._known[reference] = data
+        return data

@@ -106,20 +106,24 @@ def resources_of(
         # Subresources cannot be listed, and do not match listed objects.
         if not kind.subresource:
             selector = KindSelector(kind.group, kind.version, kind.kind, "")
-            found = directory.find(selector)
-            (loose if contains_wildcard(kind.version) else exact).extend(found)
+            matching = directory.find(selector)
+            (loose if contains_wildcard(kind.version) else exact).extend(matching)
     loose += [
         resource
         for resource in directory.resources
-        if any(_is_constrained(given, resource) for given in constraints)
+        if any(_is_constrained(constraint, resource) for constraint in constraints)
     ]
     chosen = dict.fromkeys(exact)
-    known = {(one.group, one.plural) for one in exact}
-    for one in loose:
-        if (one.group, one.plural) not in known:
-            known.add((one.group, one.plural))
-            chosen[one] = None
-    return [one for one in directory.resources if one in chosen and "list" in one.verbs]
+    served = {(resource.group, resource.plural) for resource in exact}
+    for resource in loose:
+        if (resource.group, resource.plural) not in served:
+            served.add((resource.group, resource.plural))
+            chosen[resource] = None
+    return [
+        resource
+        for resource in directory.resources
+        if resource in chosen and "list" in resource.verbs
+    ]
 
 
 def _is_constrained(constraints: ConstraintsIR | None, resource: Resource) -> bool:
@@ -136,7 +140,7 @@ def _is_constrained(constraints: ConstraintsIR | None, resource: Resource) -> bo
 
 
 def load_cluster(
-    client: Client, resources: Sequence[Resource], wanted: Wanted, spool: Spool
+    client: Client, resources: Sequence[Resource], selection: Wanted, spool: Spool
 ) -> Loading:
     """List the resources into the spool.
 
@@ -144,9 +148,9 @@ def load_cluster(
     ``continue_on_error`` is off.
     """
     begun = time.monotonic()
-    run = _Run(client, wanted, spool)
+    run = _Run(client, selection, spool)
     listed = [resource for resource in resources if run.is_wanted(resource)]
-    workers = max(1, min(wanted.concurrent, len(listed)))
+    workers = max(1, min(selection.concurrent, len(listed)))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         parts = list(pool.map(run.load, listed))
     run.check_names()
@@ -173,14 +177,14 @@ class _CountingClient(Client):
 class _Run:
     """The state of one load, shared by its threads."""
 
-    def __init__(self, client: Client, wanted: Wanted, spool: Spool) -> None:
+    def __init__(self, client: Client, selection: Wanted, spool: Spool) -> None:
         self.client = _CountingClient(client)
         self._spool = spool
         self.errors: list[str] = []
-        self._wanted = wanted
+        self._wanted = selection
         self._lock = threading.Lock()
         self._seen: set[str] = set()
-        self._names = _names_of(wanted.names)
+        self._names = _names_of(selection.names)
         self._found: set[str] = set()
 
     def is_wanted(self, resource: Resource) -> bool:
@@ -221,11 +225,11 @@ class _Run:
                 page_objects=self._wanted.page_objects,
             )
         except DependencyError as error:
-            text = f"{resource.api_version} {resource.plural}: {error.message}"
+            message = f"{resource.api_version} {resource.plural}: {error.message}"
             if not self._wanted.continue_on_error:
-                raise CommandFailed(f"failed to load resources ({text})") from error
+                raise CommandFailed(f"failed to load resources ({message})") from error
             with self._lock:
-                self.errors.append(text)
+                self.errors.append(message)
         return part
 
     def _is_new(self, key: str) -> bool:
@@ -245,10 +249,10 @@ class _Run:
     def _is_named(self, name: str) -> bool:
         if not self._names:
             return True
-        asked = self._names.get(name)
-        if asked is None:
+        arguments = self._names.get(name)
+        if arguments is None:
             return False
-        self._found.update(asked)
+        self._found.update(arguments)
         return True
 
     def check_names(self) -> None:
@@ -264,12 +268,12 @@ def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
     KYVERNO: 1.18.2 compares with a dash-separated part of ``Kind-namespace-name`` and
     requires a file with that name. Later versions compare as this function does.
     """
-    found: dict[str, list[str]] = {}
+    arguments: dict[str, list[str]] = {}
     for path in paths:
         file = PurePath(path).name
         for name in {path, file, PurePath(file).stem}:
-            found.setdefault(name, []).append(path)
-    return found
+            arguments.setdefault(name, []).append(path)
+    return arguments
 
 
 def load_params(
@@ -305,9 +309,9 @@ def stored_objects(client: Client, resources: Iterable[Resource]) -> Iterator[Js
 
 def objects_of(client: Client, scope: WatchScope) -> list[Json]:
     """Return all objects of a scope. Raises: DependencyError."""
-    texts: list[bytes] = []
-    list_all(client, scope, lambda raw: texts.append(bytes(raw)), restart=texts.clear)
+    items: list[bytes] = []
+    list_all(client, scope, lambda raw: items.append(bytes(raw)), restart=items.clear)
     # K8S: items of a list have no kind and no apiVersion.
     resource = scope.resource
-    said = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return [msgspec.json.decode(text) | said for text in texts]
+    type_fields = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return [msgspec.json.decode(item) | type_fields for item in items]

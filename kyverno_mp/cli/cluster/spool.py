@@ -52,15 +52,15 @@ class Part:
         self._is_secret = (resource.group, resource.plural) == ("", "secrets")
         self._secrets: list[bytes] = []
 
-    def add(self, text: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Store one object."""
         if self._is_secret:
             # SAFETY: Secrets are never written to disk.
             self.starts.append(len(self._secrets))
-            self._secrets.append(zlib.compress(text, 1))
+            self._secrets.append(zlib.compress(data, 1))
         else:
-            self.starts.append(self._spool.write(text))
-        self.lengths.append(len(text))
+            self.starts.append(self._spool.write(data))
+        self.lengths.append(len(data))
 
     def clear(self) -> None:
         """Remove all objects; the file keeps their texts until the end."""
@@ -86,14 +86,14 @@ class Spool:
         self._firsts = array("Q")
         self._length = 0
 
-    def write(self, text: bytes) -> int:
+    def write(self, data: bytes) -> int:
         """Write one object; return its offset."""
         with self._lock:
             start = self._end
-            self._end += len(text)
+            self._end += len(data)
         written = 0
-        while written < len(text):
-            written += os.pwrite(self._file.fileno(), text[written:], start + written)
+        while written < len(data):
+            written += os.pwrite(self._file.fileno(), data[written:], start + written)
         return start
 
     def read(self, start: int, length: int) -> bytes:

@@ -75,15 +75,17 @@ class LocalTrustRoot:
 def _repository() -> tuple[str, bytes]:
     """Return the mirror and first root from TUF_ROOT, else the public ones."""
     folder = environment().get("TUF_ROOT")
-    place = Path(folder) if folder else Path.home() / ".sigstore" / "root"
-    mirror, root = PUBLIC_MIRROR, place / "root.json"
+    root_folder = Path(folder) if folder else Path.home() / ".sigstore" / "root"
+    mirror, root = PUBLIC_MIRROR, root_folder / "root.json"
     try:
-        if (place / "remote.json").is_file():
-            named = json.loads((place / "remote.json").read_text())
+        if (root_folder / "remote.json").is_file():
+            named = json.loads((root_folder / "remote.json").read_text())
             mirror = str(named["mirror"])
         first = root.read_bytes() if root.is_file() else public_root()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise failed(f"unable to initialize client from {place}: {error}") from error
+        raise failed(
+            f"unable to initialize client from {root_folder}: {error}"
+        ) from error
     return mirror, first
 
 

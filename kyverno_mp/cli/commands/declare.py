@@ -92,12 +92,12 @@ def write_epilog(
     """Write the sections that end each help page."""
     program = program_of(ctx)
     with formatter.section("Examples"):
-        for number, one in enumerate(examples):
+        for number, example in enumerate(examples):
             if number:
                 formatter.write_paragraph()
             # Not wrapped, so that users can copy these lines.
-            text = one.text(program).replace("\n", "\n  ")
-            formatter.write(f"  {text}\n")
+            command_lines = example.text(program).replace("\n", "\n  ")
+            formatter.write(f"  {command_lines}\n")
     with formatter.section("Exit codes"):
         formatter.write_dl([(str(code), meaning) for code, meaning in EXITS[path]])
 

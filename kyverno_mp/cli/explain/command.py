@@ -271,8 +271,8 @@ def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str
             yield body.copy, body.constraints, done
     elif isinstance(ir, GeneratingPolicyIR):
         templates = sum(bool(generation.documents) for generation in ir.generations)
-        given = {"expression": len(ir.generations) - templates, "template": templates}
-        parts = [counted(number, noun) for noun, number in given.items() if number]
+        counts = {"expression": len(ir.generations) - templates, "template": templates}
+        parts = [counted(number, noun) for noun, number in counts.items() if number]
         yield "", ir.constraints, ", ".join(parts)
     else:
         yield "", ir.constraints, f"schedule {ir.schedule}"
@@ -351,9 +351,11 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
                 "; ".join(notes),
             )
         console.print(table)
-        for one in policy["corrected"]:
-            text = f"{one['reason']} ({one['path']}) [{one['code']}]"
-            click.echo(f"differs from Kyverno 1.18: {one_line(text)}")
+        for correction in policy["corrected"]:
+            line = (
+                f"{correction['reason']} ({correction['path']}) [{correction['code']}]"
+            )
+            click.echo(f"differs from Kyverno 1.18: {one_line(line)}")
 
 
 def called(
@@ -361,32 +363,34 @@ def called(
 ) -> int:
     """Load, compile and describe policies; raises CommandFailed if one is rejected."""
     try:
-        found = load_policies(_files(paths))
+        policy_set = load_policies(_files(paths))
     except OSError as error:
         raise CommandFailed(read_error(error, error.filename or "")) from error
     loaded = load_exceptions(exceptions)
-    of_rules = [*found.exceptions, *loaded.of_rules]
-    compiled = compile_all(found.documents, of_rules, found.cleanups, verifies=True)
-    of_cel = [*found.cel_exceptions, *loaded.of_cel]
+    of_rules = [*policy_set.exceptions, *loaded.of_rules]
+    compiled = compile_all(
+        policy_set.documents, of_rules, policy_set.cleanups, verifies=True
+    )
+    of_cel = [*policy_set.cel_exceptions, *loaded.of_cel]
     policies = [describe(policy) for policy in compiled.policies]
-    policies += [describe_admission(one) for one in compile_admission(found)]
-    cel = compile_cel(found, of_cel, compiled)
-    policies += [describe_validating(one) for one in cel]
-    authorizing = compile_authorizations(found, of_cel, compiled, ())
-    policies += [describe_authorization(one) for one in authorizing]
-    images = compile_images(found, of_cel, compiled)
+    policies += [describe_admission(ir) for ir in compile_admission(policy_set)]
+    cel = compile_cel(policy_set, of_cel, compiled)
+    policies += [describe_validating(ir) for ir in cel]
+    authorizing = compile_authorizations(policy_set, of_cel, compiled, ())
+    policies += [describe_authorization(ir) for ir in authorizing]
+    images = compile_images(policy_set, of_cel, compiled)
     policies += [describe_validating(image) for image in images]
-    others = compile_others(found, of_cel, compiled)
-    policies += [describe_cel(one) for one in others]
+    other_policies = compile_others(policy_set, of_cel, compiled)
+    policies += [describe_cel(ir) for ir in other_policies]
     policies += [
         describe_cleanup(cleanup, _kinds(cleanup.match.filters), _EFFECT_WORDS)
         for cleanup in compiled.cleanups
     ]
-    _add_corrections(found, policies)
-    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    _add_corrections(policy_set, policies)
+    refused = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if target == "server":
-        refused += _not_served(found, compiled, policies)
+        refused += _not_served(policy_set, compiled, policies)
     if output == "json":
         click.echo(json.dumps(policies, indent=2))
     else:
@@ -413,27 +417,29 @@ def _add_corrections(policy_set: PolicySet, policies: list[dict[str, Json]]) -> 
             {
                 "code": correction.code,
                 "path": correction.path,
-                "reason": correction.text,
+                "reason": correction.message,
             }
             for correction in corrections(document)
         ]
-    for shown in policies:
-        shown["corrected"] = by_name.get((shown["kind"], shown["policy"]), [])
+    for described in policies:
+        described["corrected"] = by_name.get(
+            (described["kind"], described["policy"]), []
+        )
 
 
 def _not_served(
     policy_set: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
 ) -> Iterator[str]:
     """Yield the server's reasons to reject policies, and mark rules that it skips."""
-    for one, shown in zip(compiled.policies, policies, strict=False):
-        lacking = {refusal.rule: refusal.message for refusal in left_out(one)}
-        for rule in shown["rules"]:
+    for policy, described in zip(compiled.policies, policies, strict=False):
+        lacking = {refusal.rule: refusal.message for refusal in left_out(policy)}
+        for rule in described["rules"]:
             rule["notServed"] = lacking.get(rule["name"], "")
-        for text in dict.fromkeys(lacking.values()):
-            yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
+        for message in dict.fromkeys(lacking.values()):
+            yield f"policy {described['policy']}: {message} [{UNSUPPORTED}]"
     for authorizing in policy_set.authorization:
-        text = f"the server does not evaluate {unserved(authorizing)}"
-        yield f"policy {authorizing.metadata.name}: {text} [{UNSUPPORTED_KIND}]"
+        message = f"the server does not evaluate {unserved(authorizing)}"
+        yield f"policy {authorizing.metadata.name}: {message} [{UNSUPPORTED_KIND}]"
     refused = {name for name, _ in compiled.invalid}
     for document in (*policy_set.cleanups, *policy_set.documents):
         name = document.metadata.name
@@ -452,10 +458,10 @@ def _files(paths: Sequence[str]) -> list[str]:
     files: list[str] = []
     foreign = 0
     for path in paths:
-        below = [str(one) for one in files_below(Path(path))] if _is_dir(path) else []
-        wanted = [one for one in below if not _is_foreign(one)]
-        foreign += len(below) - len(wanted)
-        files += wanted if below else [path]
+        below = [str(file) for file in files_below(Path(path))] if _is_dir(path) else []
+        relevant = [file for file in below if not _is_foreign(file)]
+        foreign += len(below) - len(relevant)
+        files += relevant if below else [path]
     if foreign:
         say(f"files without policies: {foreign}", err=True)
     return files

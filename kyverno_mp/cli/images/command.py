@@ -50,28 +50,28 @@ def called(
     """Explain the image; return 1 if a block fails. Raises: CommandFailed."""
     compiled = _compiled(policies)
     try:
-        text = parse_image(image).text()
+        reference = parse_image(image).text()
     except ExpressionFailed as error:
         raise CommandFailed(error.message) from error
     access = clients(uses_docker=True, layout=layout)
     explained: dict[str, Json] = {
-        "image": text,
-        "found": findings(Artifacts(access(RegistryAccess())), text, until(0)),
-        "blocks": list(_blocks(compiled, text, namespace, layout)),
+        "image": reference,
+        "found": findings(Artifacts(access(RegistryAccess())), reference, until(0)),
+        "blocks": list(_blocks(compiled, reference, namespace, layout)),
     }
     if output == "json":
         click.echo(json.dumps(explained, indent=2))
     else:
         click.echo("\n".join(lines(explained)))
     results = [result for block in explained["blocks"] for result in block["results"]]
-    return int(any(one["status"] in _BAD for one in results))
+    return int(any(result["status"] in _BAD for result in results))
 
 
 def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
     """Return the policies with verifyImages rules. Raises: CommandFailed."""
-    found = load_policies(list(paths))
-    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
-    compiled = compile_all(found.documents, (), verifies=True)
+    policy_set = load_policies(list(paths))
+    refused = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
+    compiled = compile_all(policy_set.documents, (), verifies=True)
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if refused:
         raise CommandFailed("\n".join(refused))
@@ -81,7 +81,7 @@ def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
         if any(rule.verify_images and not rule.unsupported for rule in policy.rules)
     ]
     if not verifying:
-        raise CommandFailed(_NO_RULES + (_BY_APPLY if found.images else ""))
+        raise CommandFailed(_NO_RULES + (_BY_APPLY if policy_set.images else ""))
     return verifying
 
 
@@ -90,8 +90,8 @@ def _blocks(
 ) -> Iterator[dict[str, Json]]:
     begin = image_reviews(uses_docker=True, layout=layout)
     engine = Engine(load_cluster_data((), layout=layout), clock())
-    for one in compiled:
-        for rule in one.rules:
+    for policy in compiled:
+        for rule in policy.rules:
             body = rule.verify_images
             # Autogen rules verify images in the same way.
             is_copy = rule.name.startswith("autogen-")
@@ -105,12 +105,12 @@ def _blocks(
                 state = ImageState(trace, _pod(image, namespace))
                 matches = is_among(image, block.references)
                 yield {
-                    "policy": one.policy.key,
+                    "policy": policy.policy.key,
                     "rule": rule.name,
                     "block": number,
                     "imageReferences": list(block.references),
                     "matches": matches,
-                    "results": _run(one.policy, alone, engine, state, namespace),
+                    "results": _run(policy.policy, alone, engine, state, namespace),
                     "steps": trace.steps,
                 }
 
@@ -130,8 +130,8 @@ def _run(
     context: RequestContext = engine.open(request)
     context.runtime.begin_policy(policy, is_tenant=False)
     scope = context.rule_scope(rule.name, policy_namespace=policy.namespace)
-    found = LinkedImageRule(policy, rule).run(request, scope, state)
-    return [{"status": one.status, "message": one.message} for one in found]
+    results = LinkedImageRule(policy, rule).run(request, scope, state)
+    return [{"status": result.status, "message": result.message} for result in results]
 
 
 def _pod(image: str, namespace: str) -> dict[str, Json]:

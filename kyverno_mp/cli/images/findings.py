@@ -39,11 +39,11 @@ def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Js
     """
     problems: list[Json] = []
 
-    def tried(what: str, read: Callable[[], _Found], otherwise: _Found) -> _Found:
+    def tried(part: str, read: Callable[[], _Found], otherwise: _Found) -> _Found:
         try:
             return read()
         except (InputError, DependencyError) as error:
-            problems.append(f"{what}: {error.message}")
+            problems.append(f"{part}: {error.message}")
             return otherwise
 
     digest = tried("digest", lambda: artifacts.digest(image, deadline_ns), "")
@@ -51,19 +51,19 @@ def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Js
     attestations: Iterable[Layer] = ()
     referrers: Iterable[dict[str, Json]] = ()
     if digest:
-        place = parsed(image)
+        reference = parsed(image)
         signatures = tried(
             "signatures",
-            lambda: artifacts.signatures(place, digest, "sig", deadline_ns),
+            lambda: artifacts.signatures(reference, digest, "sig", deadline_ns),
             [],
         )
         attestations = tried(
             "attestations",
-            lambda: artifacts.signatures(place, digest, "att", deadline_ns),
+            lambda: artifacts.signatures(reference, digest, "att", deadline_ns),
             [],
         )
         referrers = tried(
-            "referrers", lambda: artifacts.referring(place, digest, deadline_ns), []
+            "referrers", lambda: artifacts.referring(reference, digest, deadline_ns), []
         )
     return {
         "digest": digest,
@@ -85,36 +85,36 @@ def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Js
 
 def described(layer: Layer) -> dict[str, Json]:
     """Return the data of one signature; each part is optional."""
-    found: dict[str, Json] = {"digest": layer.digest}
+    facts: dict[str, Json] = {"digest": layer.digest}
     if layer.problem:
-        found["problem"] = layer.problem
+        facts["problem"] = layer.problem
     if SIGNATURE not in layer.annotations:
-        found["problem"] = "the layer has no signature"
+        facts["problem"] = "the layer has no signature"
     try:
         certificate = _certificate(layer)
         if certificate:
-            found["certificate"] = certificate
+            facts["certificate"] = certificate
         promise = parse_bundle(layer.annotations.get(BUNDLE))
         if promise is not None:
             at = datetime.fromtimestamp(promise.integrated_time, UTC)
-            found["log"] = {"index": promise.log_index, "time": f"{at:%FT%TZ}"}
+            facts["log"] = {"index": promise.log_index, "time": f"{at:%FT%TZ}"}
     except (Unproved, ValueError, OverflowError, OSError) as error:
-        found["problem"] = str(error)
+        facts["problem"] = str(error)
     if layer.annotations.get(TIMESTAMP):
-        found["timestamp"] = True
-    return found
+        facts["timestamp"] = True
+    return facts
 
 
 def _certificate(layer: Layer) -> dict[str, Json]:
-    text = layer.annotations.get(CERTIFICATE)
-    if type(text) is not str or not text:
+    pem = layer.annotations.get(CERTIFICATE)
+    if type(pem) is not str or not pem:
         return {}
-    one = all_certificates(text, IMAGE_CERTIFICATES_MAX)[0]
+    certificate = all_certificates(pem, IMAGE_CERTIFICATES_MAX)[0]
     return {
-        "subjects": list(subject_names(one)),
-        "issuedBy": one.issuer.rfc4514_string(),
-        "notBefore": f"{one.not_valid_before_utc:%FT%TZ}",
-        "notAfter": f"{one.not_valid_after_utc:%FT%TZ}",
+        "subjects": list(subject_names(certificate)),
+        "issuedBy": certificate.issuer.rfc4514_string(),
+        "notBefore": f"{certificate.not_valid_before_utc:%FT%TZ}",
+        "notAfter": f"{certificate.not_valid_after_utc:%FT%TZ}",
     }
 
 

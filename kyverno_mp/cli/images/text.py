@@ -14,13 +14,13 @@ _WIDTH = 14
 def lines(explained: dict[str, Json]) -> Iterator[str]:
     """Yield the lines."""
     yield explained["image"]
-    found = explained["found"]
-    yield _row("digest", found["digest"] or "unknown")
+    artifacts = explained["found"]
+    yield _row("digest", artifacts["digest"] or "unknown")
     for name in ("signatures", "attestations", "referrers"):
-        yield _row(name, str(len(found[name])))
-        for one in found[name]:
-            yield f"    {one['digest']}{_facts(one)}"
-    for problem in found["problems"]:
+        yield _row(name, str(len(artifacts[name])))
+        for artifact in artifacts[name]:
+            yield f"    {artifact['digest']}{_facts(artifact)}"
+    for problem in artifacts["problems"]:
         yield _row("problem", problem)
     for block in explained["blocks"]:
         yield ""
@@ -28,14 +28,14 @@ def lines(explained: dict[str, Json]) -> Iterator[str]:
 
 
 def _block(block: dict[str, Json]) -> Iterator[str]:
-    place = f"policy {block['policy']}, rule {block['rule']}, block {block['block']}"
+    subject = f"policy {block['policy']}, rule {block['rule']}, block {block['block']}"
     references = ", ".join(block["imageReferences"])
-    yield f"{place}: {'matches' if block['matches'] else 'is not about'} {references}"
+    yield f"{subject}: {'matches' if block['matches'] else 'is not about'} {references}"
     for step in block["steps"]:
         word = "holds" if step["holds"] else "does not hold"
-        what = step["asksFor"]
-        what = what if what == "signature" else f"attestation {what}"
-        yield f"  {what} by {step['attestor']}: {word}"
+        required = step["asksFor"]
+        required = required if required == "signature" else f"attestation {required}"
+        yield f"  {required} by {step['attestor']}: {word}"
         for signature in step.get("signatures", ()):
             yield f"    {signature['digest']}: {_verdict(signature)}"
         if not step["holds"] and not step.get("signatures"):
@@ -44,30 +44,32 @@ def _block(block: dict[str, Json]) -> Iterator[str]:
         yield f"  {result['status']}: {result['message']}"
 
 
-def _verdict(one: dict[str, Json]) -> str:
-    if one["holds"]:
+def _verdict(step: dict[str, Json]) -> str:
+    if step["holds"]:
         return "holds"
-    return f"fails ({one['check']}): {one['reason']}"
+    return f"fails ({step['check']}): {step['reason']}"
 
 
-def _facts(one: dict[str, Json]) -> str:
+def _facts(artifact: dict[str, Json]) -> str:
     facts = []
-    kind = one.get("artifactType") or one.get("predicateType")
+    kind = artifact.get("artifactType") or artifact.get("predicateType")
     if kind:
         facts.append(kind)
-    certificate = one.get("certificate")
+    certificate = artifact.get("certificate")
     if certificate:
         names = ", ".join(certificate["subjects"]) or "nobody"
         valid = f"{certificate['notBefore']} to {certificate['notAfter']}"
         facts.append(f"certificate of {names}, valid {valid}")
-    if "log" in one:
-        facts.append(f"log entry {one['log']['index']} of {one['log']['time']}")
-    if "timestamp" in one:
+    if "log" in artifact:
+        facts.append(
+            f"log entry {artifact['log']['index']} of {artifact['log']['time']}"
+        )
+    if "timestamp" in artifact:
         facts.append("timestamp")
-    if "problem" in one:
-        facts.append(one["problem"])
+    if "problem" in artifact:
+        facts.append(artifact["problem"])
     return f": {'; '.join(facts)}" if facts else ""
 
 
-def _row(name: str, text: str) -> str:
-    return f"  {name:{_WIDTH}}{text}"
+def _row(name: str, value: str) -> str:
+    return f"  {name:{_WIDTH}}{value}"

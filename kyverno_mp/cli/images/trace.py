@@ -87,10 +87,10 @@ class Trace:
         attempts: list[Json] = []
         try:
             for layer, reason in self._review.attempts(signature_query, deadline_ns):
-                one = {**described(layer), "holds": not reason}
+                attempt = {**described(layer), "holds": not reason}
                 if reason:
-                    one |= {"check": check_of(reason), "reason": reason}
-                attempts.append(one)
+                    attempt |= {"check": check_of(reason), "reason": reason}
+                attempts.append(attempt)
         except (InputError, DependencyError):
             # The step records the reason.
             return attempts
@@ -116,15 +116,15 @@ def signer_of(signature_query: SignatureQuery) -> str:
         return "certificates of the policy"
     identity = signature_query.identity
     parts = [
-        f"{name} {text}"
-        for name, text in (
+        f"{name} {value}"
+        for name, value in (
             ("subject", identity.subject),
             ("subjectRegExp", identity.subject_reg_exp),
             ("issuer", identity.issuer),
             ("issuerRegExp", identity.issuer_reg_exp),
             *identity.extensions,
         )
-        if text
+        if value
     ]
     roots = "the policy" if signature_query.roots else "the trust root"
     return f"keyless, {', '.join(parts) or 'anyone'}, below the roots of {roots}"

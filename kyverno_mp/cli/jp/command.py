@@ -76,40 +76,40 @@ def query(
         # KYVERNO: null is treated as a missing input (docs/behaviour/cli 16).
         _ask("Enter input object and hit Ctrl+D.")
         data = _read_input("")
-    for text in queries:
-        _run_query(text.strip(), data, compact=compact, unquoted=unquoted)
+    for expression in queries:
+        _run_query(expression.strip(), data, compact=compact, unquoted=unquoted)
 
 
-def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
+def _run_query(expression: str, data: Json, *, compact: bool, unquoted: bool) -> None:
     try:
-        query = search(text)
+        query = search(expression)
     except ExpressionInvalid as error:
         raise CommandFailed(
-            f"failed to compile JMESPath: {text}, error: {error.message}"
+            f"failed to compile JMESPath: {expression}, error: {error.message}"
         ) from error
     try:
-        found = _found(query, data)
+        value = _found(query, data)
     except InputError as error:
         raise CommandFailed(
             f"error evaluating JMESPath expression: {error.message}"
         ) from error
     # KYVERNO: if a query fails, only the error is printed.
-    click.echo(f"# {text}")
-    if unquoted and isinstance(found, str):
-        _print_text(found)
+    click.echo(f"# {expression}")
+    if unquoted and isinstance(value, str):
+        _print_text(value)
         return
     try:
-        shown = json_text(found) if compact else _indented(found, "")
+        output = json_text(value) if compact else _indented(value, "")
     except ExpressionFailed as error:
         raise CommandFailed(
             f"error marshalling result to JSON: {error.message}"
         ) from error
-    click.echo(shown)
+    click.echo(output)
 
 
-def _print_text(text: str) -> None:
+def _print_text(string: str) -> None:
     """Print a string without quotes; bytes that are no text are written as they are."""
-    data = text_bytes(text)
+    data = text_bytes(string)
     try:
         click.echo(data.decode())
     except UnicodeDecodeError:
@@ -144,17 +144,17 @@ def parse_all(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
     from kyverno_mp.cli.jp.tree import tree_text  # needed only for the tree
     from kyverno_mp.expr.jmespath.parse import parse
 
-    texts = [*expressions, *(_read(file).decode() for file in files)]
-    if not texts:
+    queries = [*expressions, *(_read(file).decode() for file in files)]
+    if not queries:
         _ask("Enter a jmespath expression and hit Ctrl+D.")
-        texts = [sys.stdin.read()]
-    for text in texts:
-        expression = text.strip()
+        queries = [sys.stdin.read()]
+    for query in queries:
+        expression = query.strip()
         try:
             node = parse(expression)
         except ExpressionInvalid as error:
-            place = _pointer(expression, error.where.column)
-            raise CommandFailed(error.message + place) from error
+            pointer = _pointer(expression, error.where.column)
+            raise CommandFailed(error.message + pointer) from error
         click.echo(f"# {expression}")
         click.echo(tree_text(node))
 

@@ -81,8 +81,8 @@ def _printed(node: Node) -> _Printed:
         case nodes.Field(name):
             return _Printed("ASTField", json_text(name), ())
         case nodes.Literal(value):
-            text = "" if value is None else _go_syntax(value)
-            return _Printed("ASTLiteral", text, ())
+            literal = "" if value is None else _go_syntax(value)
+            return _Printed("ASTLiteral", literal, ())
         case nodes.Index(position):
             return _Printed("ASTIndex", str(position), ())
         case nodes.Slice(start, stop, step):

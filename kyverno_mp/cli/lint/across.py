@@ -28,28 +28,28 @@ class Known:
     kinds: KnownKinds = field(default_factory=KnownKinds)
 
 
-def across(known: Known) -> Iterator[Finding]:
+def across(linted: Known) -> Iterator[Finding]:
     """Yield errors that depend on several files."""
-    for key, members in known.policies.items():
-        for _, place in members[1:]:
+    for key, members in linted.policies.items():
+        for _, origin in members[1:]:
             first = members[0][1]
-            text = f"policy {key} is also in {first.file}, line {first.line}"
-            yield _at(place, "lint.duplicate_name", text)
-    if not known.policies:
+            message = f"policy {key} is also in {first.file}, line {first.line}"
+            yield _at(origin, "lint.duplicate_name", message)
+    if not linted.policies:
         return
-    for exception, place in known.exceptions:
+    for exception, origin in linted.exceptions:
         for target in exception.spec.exceptions:
-            members = known.policies.get(target.policy_name, [])
+            members = linted.policies.get(target.policy_name, [])
             if not members:
                 name = target.policy_name
-                text = f"the exception names policy {name}, which is not in the set"
-                yield _at(place, "lint.exception_unused", text)
+                message = f"the exception names policy {name}, which is not in the set"
+                yield _at(origin, "lint.exception_unused", message)
                 continue
             names = _computed_names(members[0][0])
-            for wanted in target.rule_names:
-                if not any(matches(wanted, name) for name in names):
-                    text = f"policy {target.policy_name} has no rule {wanted}"
-                    yield _at(place, "lint.exception_unused", text)
+            for rule_name in target.rule_names:
+                if not any(matches(rule_name, name) for name in names):
+                    message = f"policy {target.policy_name} has no rule {rule_name}"
+                    yield _at(origin, "lint.exception_unused", message)
 
 
 def _computed_names(policy: AnyPolicy) -> list[str]:
@@ -59,11 +59,11 @@ def _computed_names(policy: AnyPolicy) -> list[str]:
         return [rule.name for rule in policy.spec.rules]
 
 
-def _at(finding: Finding, code: str, text: str) -> Finding:
+def _at(finding: Finding, code: str, message: str) -> Finding:
     return Finding(
         code,
         sarif.WARNING,
-        text,
+        message,
         finding.file,
         finding.line,
         finding.column,

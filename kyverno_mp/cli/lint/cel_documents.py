@@ -89,19 +89,21 @@ def cel_concerns(
 ) -> Iterator[Concern]:
     """Yield the misleading parts of a policy in CEL."""
     if isinstance(document, AnyServedPolicy):
-        for path, text in copy_warnings(document):
-            yield Concern("lint.autogen_controllers", path, "", text)
+        for path, message in copy_warnings(document):
+            yield Concern("lint.autogen_controllers", path, "", message)
     if not (for_server and isinstance(document, ImageValidatingPolicy)):
         return
     spec = document.spec
-    given = spec.validation_configurations
-    texts = [validation.expression for validation in spec.validations]
-    texts += [variable.expression for variable in spec.variables]
-    is_verified = any(name in text for text in texts for name in _VERIFIERS)
-    if not is_verified and (given is None or given.required):
-        text = (
+    configurations = spec.validation_configurations
+    expressions = [validation.expression for validation in spec.validations]
+    expressions += [variable.expression for variable in spec.variables]
+    is_verified = any(
+        name in expression for expression in expressions for name in _VERIFIERS
+    )
+    if not is_verified and (configurations is None or configurations.required):
+        message = (
             "no expression verifies signatures, so in a cluster every image fails:"
             " required is true by default; set it to false if image data is enough"
         )
-        path = "spec.validationConfigurations" + (".required" if given else "")
-        yield Concern("lint.unverified_images", path, "", text)
+        path = "spec.validationConfigurations" + (".required" if configurations else "")
+        yield Concern("lint.unverified_images", path, "", message)

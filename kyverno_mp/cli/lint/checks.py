@@ -77,7 +77,7 @@ _NO_CONDITIONS: Final = frozenset(
 )
 """Fields whose content may look like a condition, but is data."""
 _CLUSTER_SCOPED: Final = frozenset(
-    one.kind for one in BUILT_IN if not one.is_namespaced
+    built_in.kind for built_in in BUILT_IN if not built_in.is_namespaced
 )
 
 
@@ -87,7 +87,7 @@ class Concern(NamedTuple):
     code: str
     path: str
     rule: str
-    text: str
+    message: str
     level: str = "warning"
 
 
@@ -109,24 +109,24 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
         yield from _rule_concerns(policy, rule, path)
-        for place, operator in _operators(raw["spec"]["rules"][index], path):
+        for subpath, operator in _operators(raw["spec"]["rules"][index], path):
             advice = _OLD_OPERATORS[operator]
             message = f"operator {operator} is deprecated: use {advice}"
-            yield Concern("lint.deprecated_operator", place, rule.name, message)
-        for place, reason in call_faults(raw["spec"]["rules"][index]):
+            yield Concern("lint.deprecated_operator", subpath, rule.name, message)
+        for subpath, reason in call_faults(raw["spec"]["rules"][index]):
             message = f"{reason}; the rule fails with an error when this call runs"
-            yield Concern("lint.call", f"{path}{place}", rule.name, message)
+            yield Concern("lint.call", f"{path}{subpath}", rule.name, message)
 
 
 def expression_concerns(raw: dict[str, Json]) -> Iterator[Concern]:
     """Yield the concerns of the expressions of an exception or a clean-up policy."""
     spec = raw.get("spec")
-    for place, operator in _operators(spec, "spec"):
+    for subpath, operator in _operators(spec, "spec"):
         message = f"operator {operator} is deprecated: use {_OLD_OPERATORS[operator]}"
-        yield Concern("lint.deprecated_operator", place, "", message)
-    for place, reason in call_faults(spec):
+        yield Concern("lint.deprecated_operator", subpath, "", message)
+    for subpath, reason in call_faults(spec):
         message = f"{reason}; an evaluation fails when this call runs"
-        yield Concern("lint.call", f"spec{place}", "", message)
+        yield Concern("lint.call", f"spec{subpath}", "", message)
 
 
 def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:
@@ -163,24 +163,24 @@ def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
 
 def _no_kinds(rule: Rule, path: str) -> Iterator[Concern]:
     """Yield kinds that match nothing, which Kyverno accepts without a warning."""
-    for place, kinds in kinds_of(rule):
+    for block, kinds in kinds_of(rule):
         for position, kind in enumerate(kinds):
             if not parse_kind(kind).kind:
                 message = f'"{kind}" is not a kind, it matches nothing'
-                where = f"{path}.{place}.kinds[{position}]"
-                yield Concern("lint.suspicious", where, rule.name, message)
+                kind_path = f"{path}.{block}.kinds[{position}]"
+                yield Concern("lint.suspicious", kind_path, rule.name, message)
 
 
 def _wildcards(rule: Rule, path: str) -> Iterator[Concern]:
-    for place, entry in _filters(rule.match):
+    for block, entry in _filters(rule.match):
         for position, kind in enumerate(entry.resources.kinds):
             if kind.rpartition("/")[2] == "*" and kind.count("/") < 2:  # noqa: PLR2004 - group/version/Kind/subresource
-                where = f"{path}.match.{place}resources.kinds[{position}]"
+                kind_path = f"{path}.match.{block}resources.kinds[{position}]"
                 message = (
                     f"kind {kind} matches every kind: the webhook is called for every"
                     " request of the cluster"
                 )
-                yield Concern("lint.wildcard_kind", where, rule.name, message)
+                yield Concern("lint.wildcard_kind", kind_path, rule.name, message)
 
 
 def _never(policy: AnyPolicy, rule: Rule) -> str:

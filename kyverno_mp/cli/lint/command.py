@@ -90,17 +90,17 @@ def lint(
     ``for_server``: include policies and rules that the server rejects or skips.
     ``kinds``: the known kinds, by default the built-in ones.
     """
-    found: list[Finding] = []
-    known = Known(for_server=for_server, kinds=kinds or KnownKinds())
+    findings: list[Finding] = []
+    linted = Known(for_server=for_server, kinds=kinds or KnownKinds())
     for path in paths:
         try:
-            for text, file in _texts(path):
-                found.extend(_file(text, file, known))
+            for data, file in _texts(path):
+                findings.extend(_file(data, file, linted))
         except OSError as error:
             raise CommandFailed(_not_read(path, error)) from error
-    found.extend(across(known))
-    order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in found))}
-    return sorted(found, key=lambda f: (order[f.file], f.line, f.column, f.code))
+    findings.extend(across(linted))
+    order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in findings))}
+    return sorted(findings, key=lambda f: (order[f.file], f.line, f.column, f.code))
 
 
 def _not_read(path: str, error: OSError) -> str:
@@ -116,37 +116,39 @@ def _texts(path: str) -> Iterable[tuple[bytes, str]]:
     return ((read_file(root, is_argument=True), path),)
 
 
-def _file(text: bytes, file: str, known: Known) -> Iterator[Finding]:
+def _file(data: bytes, file: str, linted: Known) -> Iterator[Finding]:
     if is_template(file):
-        said = "a template of a Helm chart; lint what helm template prints"
-        yield Finding("lint.not_a_policy", sarif.NOTE, said, file, 1, 1)
+        message = "a template of a Helm chart; lint what helm template prints"
+        yield Finding("lint.not_a_policy", sarif.NOTE, message, file, 1, 1)
         return
-    if known.for_server and len(text) > WATCHED_FILE_BYTES_MAX:
-        said = f"has {len(text)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
-        yield Finding("leader.too_large", sarif.ERROR, said, file, 1, 1)
+    if linted.for_server and len(data) > WATCHED_FILE_BYTES_MAX:
+        message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
+        yield Finding("leader.too_large", sarif.ERROR, message, file, 1, 1)
     try:
-        documents = load(text, file=file)
+        documents = load(data, file=file)
     except InputError as error:
-        where = error.where
+        position = error.where
         yield Finding(
-            error.code, sarif.ERROR, error.message, file, where.line, where.column
+            error.code, sarif.ERROR, error.message, file, position.line, position.column
         )
         return
     if not documents:
         yield Finding("lint.not_a_policy", sarif.NOTE, "empty file", file, 1, 1)
-    positions = Positions(text)
-    policies = {one.index for one in documents if refuses_duplicate_keys(one.raw)}
+    positions = Positions(data)
+    policies = {
+        document.index for document in documents if refuses_duplicate_keys(document.raw)
+    }
     for index in dict.fromkeys(document.index for document in documents):
         for key, line, column in positions.duplicate_keys(index):
-            said = f"key {key} appears twice in one mapping"
+            message = f"key {key} appears twice in one mapping"
             code, level = KEY_TWICE, sarif.ERROR
             if index not in policies:
-                said += "; the last one is used"
+                message += "; the last one is used"
                 code, level = "lint.duplicate_key", sarif.WARNING
-            yield Finding(code, level, said, file, line, column)
+            yield Finding(code, level, message, file, line, column)
     for document in documents:
-        linter = _Linter(document, positions, for_server=known.for_server)
-        yield from linter.findings(known)
+        linter = _Linter(document, positions, for_server=linted.for_server)
+        yield from linter.findings(linted)
 
 
 class _Linter:
@@ -212,8 +214,8 @@ class _Linter:
                 problem.code, sarif.ERROR, message_of(problem), problem.path
             )
 
-    def findings(self, known: Known) -> Iterator[Finding]:
-        """Yield the findings of this document, and add it to ``known``."""
+    def findings(self, linted: Known) -> Iterator[Finding]:
+        """Yield the findings of this document, and add it to ``linted``."""
         raw = self.document.raw
         if is_input_of_another_command(raw):
             return
@@ -236,15 +238,17 @@ class _Linter:
             )
             yield self.finding("lint.unsupported", sarif.WARNING, message, "kind")
         else:
-            yield from self._decoded(raw, known)
+            yield from self._decoded(raw, linted)
         if not foreign_kind(raw):
-            yield from self._of_concerns(known.kinds.concerns(raw))
+            yield from self._of_concerns(linted.kinds.concerns(raw))
 
-    def _of_concerns(self, found: Iterable[Concern]) -> Iterator[Finding]:
-        for one in found:
-            yield self.finding(one.code, one.level, one.text, one.path)
+    def _of_concerns(self, concerns: Iterable[Concern]) -> Iterator[Finding]:
+        for concern in concerns:
+            yield self.finding(
+                concern.code, concern.level, concern.message, concern.path
+            )
 
-    def _decoded(self, raw: dict[str, Json], known: Known) -> Iterator[Finding]:
+    def _decoded(self, raw: dict[str, Json], linted: Known) -> Iterator[Finding]:
         """Yield all findings of a document of Kyverno's own kinds."""
         decoded = examine(raw)
         yield from self._errors((*decoded.problems, *decoded.ignored))
@@ -261,12 +265,12 @@ class _Linter:
         yield from self._of_concerns(corrections(policy))
         checked = check(policy)
         yield from self._errors(
-            one for one in checked.problems if one not in decoded.problems
+            problem for problem in checked.problems if problem not in decoded.problems
         )
         is_sound = not (decoded.problems or checked.problems)
         if isinstance(policy, ClusterPolicy | Policy):
-            place = self.finding("", "", "", "metadata.name")
-            known.policies.setdefault(policy.key, []).append((policy, place))
+            origin = self.finding("", "", "", "metadata.name")
+            linted.policies.setdefault(policy.key, []).append((policy, origin))
             yield from self._of_policy(policy, checked.warnings, is_sound=is_sound)
             return
         yield from self._of_concerns(expression_concerns(raw))
@@ -274,7 +278,7 @@ class _Linter:
             faults = list(exception_condition_faults(policy))
             yield from self._errors(faults)
             is_sound = is_sound and not faults
-            known.exceptions.append((policy, self.finding("", "", "")))
+            linted.exceptions.append((policy, self.finding("", "", "")))
         if self.for_server:
             yield from self._refusals(refused_by_webhook(raw) if is_sound else ())
 
@@ -305,15 +309,17 @@ class _Linter:
             if self.for_server and is_sound and concern.code == "lint.unsupported":
                 continue  # the server's rejection has more detail
             yield from self._of_concerns((concern,))
-        for text in dict.fromkeys(warnings):
-            if "failure actions" in text:
+        for warning in dict.fromkeys(warnings):
+            if "failure actions" in warning:
                 path = "spec.validationFailureAction"
-                yield self.finding("lint.deprecated_value", sarif.WARNING, text, path)
-            elif "predicateType" in text:
-                yield self.finding("lint.deprecated_field", sarif.WARNING, text)
-            elif not text.startswith("Operator "):
+                yield self.finding(
+                    "lint.deprecated_value", sarif.WARNING, warning, path
+                )
+            elif "predicateType" in warning:
+                yield self.finding("lint.deprecated_field", sarif.WARNING, warning)
+            elif not warning.startswith("Operator "):
                 # concerns() reports operators with their positions.
-                yield self.finding("lint.suspicious", sarif.WARNING, text)
+                yield self.finding("lint.suspicious", sarif.WARNING, warning)
 
     def _served(self, policy: AnyPolicy) -> Iterator[Finding]:
         """Yield problems for which the service rejects a decoded document."""
@@ -321,8 +327,8 @@ class _Linter:
         try:
             refuse_unstorable(self.document.raw, key)
         except PolicyInvalid as error:
-            place = error.where.path
-            yield self.finding(error.code, sarif.ERROR, error.message, place)
+            path = error.where.path
+            yield self.finding(error.code, sarif.ERROR, error.message, path)
 
     def _compiled(self, policy: AnyPolicy) -> Iterator[Finding]:
         try:
@@ -339,7 +345,7 @@ class _Linter:
         self, refusals: Iterable[Refusal], level: str = sarif.ERROR
     ) -> Iterator[Finding]:
         """Yield the server's rejections; autogen rules have their rule's position."""
-        found = [
+        findings = [
             self.finding(
                 refusal.code,
                 level,
@@ -348,7 +354,7 @@ class _Linter:
             )
             for refusal in refusals
         ]
-        yield from dict.fromkeys(found)
+        yield from dict.fromkeys(findings)
 
     def _rule_path(self, name: str) -> str:
         rules = self.document.raw["spec"].get("rules") or []
@@ -371,11 +377,11 @@ def called(
     """Run the command with the flags that click parsed, without ``--fix``."""
     say_empty(paths)
     kinds = known_kinds(**of_kinds)
-    wanted = [
-        one
-        for one in lint(paths, for_server=target == "server", kinds=kinds)
-        if not any(matches(code, one.code) for code in ignore)
+    findings = [
+        finding
+        for finding in lint(paths, for_server=target == "server", kinds=kinds)
+        if not any(matches(code, finding.code) for code in ignore)
     ]
-    show(render(wanted, output))
+    show(render(findings, output))
     bad = (sarif.ERROR, sarif.WARNING) if strict else (sarif.ERROR,)
-    return FAILED if any(one.level in bad for one in wanted) else OK
+    return FAILED if any(finding.level in bad for finding in findings) else OK

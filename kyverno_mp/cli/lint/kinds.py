@@ -62,7 +62,7 @@ _CUSTOM: Final = ("scale", "status")
 class _Name(NamedTuple):
     """A name in a policy, and where it may be served."""
 
-    text: str
+    written: str
     name: str
     groups: tuple[str, ...]
     versions: tuple[str, ...]
@@ -92,100 +92,116 @@ class KnownKinds:
         for path, name in _resources(spec, "spec"):
             yield from self._of_resource(path, name)
 
-    def _of_kind(self, path: str, rule: str, text: str) -> Iterator[Concern]:
-        selector = parse_kind(text)
+    def _of_kind(self, path: str, rule: str, written: str) -> Iterator[Concern]:
+        selector = parse_kind(written)
         kind = selector.kind
-        if not kind or "{{" in text or kind in _OF_REQUESTS:
+        if not kind or "{{" in written or kind in _OF_REQUESTS:
             return
-        place = (selector.group,), (selector.version,)
+        api = (selector.group,), (selector.version,)
         if contains_wildcard(kind):
-            fitting = [one for one in self._known if _fits(selector, one)]
+            fitting = [
+                known_kind for known_kind in self._known if _fits(selector, known_kind)
+            ]
             if not fitting:
-                yield _note(path, rule, f"no known kind matches {text}", self._advice)
+                yield _note(
+                    path, rule, f"no known kind matches {written}", self._advice
+                )
             yield from self._of_subresource(
-                path, rule, f"kind {text}", selector.subresource, fitting
+                path, rule, f"kind {written}", selector.subresource, fitting
             )
             return
-        name = _Name(text, kind, *place)
-        found = self._near(name, [(one.kind, one) for one in self._known])
-        if isinstance(found, ApiResource):
-            shown = found.kind if "/" not in text else _api_name(found)
-            yield _warning(path, rule, f"kind {text}", shown)
-        elif found:
-            yield _note(path, rule, f"kind {text} is not known", self._advice)
+        name = _Name(written, kind, *api)
+        likely = self._near(
+            name, [(known_kind.kind, known_kind) for known_kind in self._known]
+        )
+        if isinstance(likely, ApiResource):
+            spelling = likely.kind if "/" not in written else _api_name(likely)
+            yield _warning(path, rule, f"kind {written}", spelling)
+        elif likely:
+            yield _note(path, rule, f"kind {written} is not known", self._advice)
         else:
-            fitting = [one for one in self._known if _fits(selector, one)]
+            fitting = [
+                known_kind for known_kind in self._known if _fits(selector, known_kind)
+            ]
             yield from self._of_subresource(
-                path, rule, f"kind {text}", selector.subresource, fitting
+                path, rule, f"kind {written}", selector.subresource, fitting
             )
 
     def _of_resource(self, path: str, name: _Name) -> Iterator[Concern]:
-        subresource = name.text.partition("/")[2]
+        subresource = name.written.partition("/")[2]
         fitting = [
-            one
-            for one in self._known
-            if name.name in ("*", one.plural) and _in_groups(name, one)
+            known_kind
+            for known_kind in self._known
+            if name.name in ("*", known_kind.plural) and _in_groups(name, known_kind)
         ]
         yield from self._of_subresource(
-            path, "", f"resource {name.text}", subresource, fitting
+            path, "", f"resource {name.written}", subresource, fitting
         )
         if name.name == "*":
             return
-        found = self._near(name, [(one.plural, one) for one in self._known])
-        if isinstance(found, ApiResource):
-            shown = found.plural
-            if found.plural == name.name:
-                shown = f"{found.plural} in {found.api_version}"
-            yield _warning(path, "", f"resource {name.text}", shown)
-        elif found:
-            message = f"resource {name.text} is not known"
+        likely = self._near(
+            name, [(known_kind.plural, known_kind) for known_kind in self._known]
+        )
+        if isinstance(likely, ApiResource):
+            spelling = likely.plural
+            if likely.plural == name.name:
+                spelling = f"{likely.plural} in {likely.api_version}"
+            yield _warning(path, "", f"resource {name.written}", spelling)
+        elif likely:
+            message = f"resource {name.written} is not known"
             yield _note(path, "", message, self._advice)
 
     def _of_subresource(
         self,
         path: str,
         rule: str,
-        what: str,
+        subject: str,
         subresource: str,
         fitting: Sequence[ApiResource],
     ) -> Iterator[Concern]:
         """Yield a concern if no kind that fits has a subresource of this name."""
         if not fitting or not subresource or contains_wildcard(subresource):
             return
-        is_custom = not all(_is_of_kubernetes(one.group) for one in fitting)
-        known = {name for one in fitting for name in one.subresources}
-        known |= set(_CUSTOM if is_custom else ())
-        if subresource in known or "{{" in what:
+        is_custom = not all(
+            _is_of_kubernetes(known_kind.group) for known_kind in fitting
+        )
+        subresources = {
+            name for known_kind in fitting for name in known_kind.subresources
+        }
+        subresources |= set(_CUSTOM if is_custom else ())
+        if subresource in subresources or "{{" in subject:
             return
-        spellings = [(name, name) for name in sorted(known)]
+        spellings = [(name, name) for name in sorted(subresources)]
         meant = nearest(subresource, spellings, int(len(subresource) >= _SHORT))
         if meant is not None:
-            shown = what.partition(" ")[2].removesuffix(subresource) + meant
-            yield _warning(path, rule, what, shown)
+            spelling = subject.partition(" ")[2].removesuffix(subresource) + meant
+            yield _warning(path, rule, subject, spelling)
         elif not is_custom:
             advice = "no known kind that it names has this subresource"
-            yield _note(path, rule, f"{what} is not known", advice)
+            yield _note(path, rule, f"{subject} is not known", advice)
 
     def _near(
-        self, name: _Name, known: Sequence[tuple[str, ApiResource]]
+        self, name: _Name, candidates: Sequence[tuple[str, ApiResource]]
     ) -> ApiResource | bool:
         """Return a likely kind; False: the name is known, True: nothing is like it."""
-        same = [one for known_name, one in known if known_name == name.name]
-        if any(_is_served(name, one) for one in same):
+        same = [
+            resource for known_name, resource in candidates if known_name == name.name
+        ]
+        if any(_is_served(name, resource) for resource in same):
             return False
-        may_be = [one for one in same if _is_misplaced(name, one)]
+        may_be = [resource for resource in same if _is_misplaced(name, resource)]
         if may_be:
             return may_be[0]
         if same and not all(map(_is_of_kubernetes, name.groups)):
             return True
         spellings = [
-            (spelling, one)
-            for _, one in known
-            if _in_groups(name, one)
-            for spelling in (one.kind, one.plural)
+            (spelling, resource)
+            for _, resource in candidates
+            if _in_groups(name, resource)
+            for spelling in (resource.kind, resource.plural)
         ]
-        found = nearest(name.name, spellings)
-        return True if found is None else found
+        closest = nearest(name.name, spellings)
+        return True if closest is None else closest
 
 
 def _is_served(name: _Name, resource: ApiResource) -> bool:
@@ -222,38 +238,40 @@ def _api_name(resource: ApiResource) -> str:
     return f"{resource.api_version}/{resource.kind}"
 
 
-def _warning(path: str, rule: str, what: str, meant: str) -> Concern:
-    return Concern(MISSPELT, path, rule, f"{what} is not known: did you mean {meant}?")
+def _warning(path: str, rule: str, subject: str, meant: str) -> Concern:
+    return Concern(
+        MISSPELT, path, rule, f"{subject} is not known: did you mean {meant}?"
+    )
 
 
-def _note(path: str, rule: str, text: str, advice: str) -> Concern:
-    return Concern(UNKNOWN, path, rule, f"{text}: {advice}", sarif.NOTE)
+def _note(path: str, rule: str, message: str, advice: str) -> Concern:
+    return Concern(UNKNOWN, path, rule, f"{message}: {advice}", sarif.NOTE)
 
 
 def _selectors(spec: dict[str, Json]) -> Iterator[tuple[str, str, str]]:
     """Yield path, rule and text of each kind that a policy or exception names."""
-    yield from ((path, "", text) for path, text in _matched(spec, "spec"))
+    yield from ((path, "", kind) for path, kind in _matched(spec, "spec"))
     for index, rule in enumerate(_maps(spec.get("rules"))):
         path, name = f"spec.rules[{index}]", str(rule.get("name", ""))
         named = [*_matched(rule, path), *_changed(rule, path)]
-        yield from ((place, name, text) for place, text in named)
+        yield from ((subpath, name, kind) for subpath, kind in named)
 
 
 def _matched(holder: dict[str, Json], path: str) -> Iterator[tuple[str, str]]:
     for block in ("match", "exclude"):
-        given = holder.get(block)
-        if type(given) is not dict:
+        matched = holder.get(block)
+        if type(matched) is not dict:
             continue
-        places = [(f"{path}.{block}", given)]
+        places = [(f"{path}.{block}", matched)]
         for mode in ("any", "all"):
             places += [
                 (f"{path}.{block}.{mode}[{index}]", each)
-                for index, each in enumerate(_maps(given.get(mode)))
+                for index, each in enumerate(_maps(matched.get(mode)))
             ]
-        for place, each in places:
+        for subpath, each in places:
             resources = each.get("resources")
             if type(resources) is dict:
-                yield from _texts(resources, "kinds", f"{place}.resources")
+                yield from _texts(resources, "kinds", f"{subpath}.resources")
 
 
 def _changed(rule: dict[str, Json], path: str) -> Iterator[tuple[str, str]]:
@@ -268,18 +286,18 @@ def _changed(rule: dict[str, Json], path: str) -> Iterator[tuple[str, str]]:
             (f"{path}.generate.foreach[{index}]", each)
             for index, each in enumerate(_maps(generate.get("foreach")))
         ]
-        for place, each in places:
-            yield from _one_kind(each, place)
+        for subpath, each in places:
+            yield from _one_kind(each, subpath)
             sources = each.get("cloneList")
             if type(sources) is dict:
-                yield from _texts(sources, "kinds", f"{place}.cloneList")
+                yield from _texts(sources, "kinds", f"{subpath}.cloneList")
 
 
 def _one_kind(holder: dict[str, Json], path: str) -> Iterator[tuple[str, str]]:
     kind, version = holder.get("kind"), holder.get("apiVersion")
     if type(kind) is str and kind:
-        text = f"{version}/{kind}" if type(version) is str and version else kind
-        yield f"{path}.kind", text
+        selector = f"{version}/{kind}" if type(version) is str and version else kind
+        yield f"{path}.kind", selector
 
 
 def _resources(value: Json, path: str) -> Iterator[tuple[str, _Name]]:
@@ -291,20 +309,22 @@ def _resources(value: Json, path: str) -> Iterator[tuple[str, _Name]]:
             yield from _resources(item, f"{path}.{key}")
             continue
         for index, rule in enumerate(_maps(item)):
-            place = f"{path}.{key}[{index}]"
-            groups = tuple(text for _, text in _texts(rule, "apiGroups", place))
-            versions = tuple(text for _, text in _texts(rule, "apiVersions", place))
-            for where, text in _texts(rule, "resources", place):
-                base = text.partition("/")[0]
+            rule_path = f"{path}.{key}[{index}]"
+            groups = tuple(group for _, group in _texts(rule, "apiGroups", rule_path))
+            versions = tuple(
+                version for _, version in _texts(rule, "apiVersions", rule_path)
+            )
+            for resource_path, resource in _texts(rule, "resources", rule_path):
+                base = resource.partition("/")[0]
                 if groups and versions:
-                    yield where, _Name(text, base, groups, versions)
+                    yield resource_path, _Name(resource, base, groups, versions)
 
 
 def _texts(holder: dict[str, Json], key: str, path: str) -> Iterator[tuple[str, str]]:
     listed = holder.get(key)
-    for index, text in enumerate(listed if type(listed) is list else ()):
-        if type(text) is str:
-            yield f"{path}.{key}[{index}]", text
+    for index, value in enumerate(listed if type(listed) is list else ()):
+        if type(value) is str:
+            yield f"{path}.{key}[{index}]", value
 
 
 def _maps(value: Json) -> list[dict[str, Json]]:

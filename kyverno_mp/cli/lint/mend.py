@@ -33,17 +33,17 @@ def mend(paths: Sequence[str], *, write: bool) -> int:
     """Print a diff of what can be mended, or write it. Raises: CommandFailed."""
     count = 0
     for file in _files(paths):
-        text, edits = _read(file)
+        source, edits = _read(file)
         if not edits:
             continue
         count += 1
-        after = mended(text, edits)
-        said = dict.fromkeys(edit.what for edit in edits)
-        say(f"{file}: {'; '.join(said)}", err=True)
+        after = mended(source, edits)
+        reasons = dict.fromkeys(edit.what for edit in edits)
+        say(f"{file}: {'; '.join(reasons)}", err=True)
         if write:
             _write(file, after)
             continue
-        old, new = text.splitlines(keepends=True), after.splitlines(keepends=True)
+        old, new = source.splitlines(keepends=True), after.splitlines(keepends=True)
         show("".join(unified_diff(old, new, f"a/{file}", f"b/{file}")))
     return FAILED if count and not write else OK
 
@@ -65,10 +65,12 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
 def _read(file: Path) -> tuple[str, list[Edit]]:
     """Return a file's text, and edits that are proved."""
     try:
-        text = read_file(file).decode()
-        before = [one.raw for one in load(text, file=str(file))]
-        edits = edits_of(text)
-        after = [one.raw for one in load(mended(text, edits), file=str(file))]
+        source = read_file(file).decode()
+        before = [document.raw for document in load(source, file=str(file))]
+        edits = edits_of(source)
+        after = [
+            document.raw for document in load(mended(source, edits), file=str(file))
+        ]
     except UnicodeDecodeError:
         return "", []
     except (InputError, OSError) as error:
@@ -77,19 +79,19 @@ def _read(file: Path) -> tuple[str, list[Edit]]:
     if list(map(current, before)) != list(map(current, after)):
         say(f"skipped: {file}: the changes cannot be proved", err=True)
         return "", []
-    return text, edits
+    return source, edits
 
 
 def current(raw: Json) -> Json:
     """Return a document in the current notation; equal documents mean the same."""
     if type(raw) is not dict or raw.get("kind") not in POLICIES:
         return raw
-    made = deepcopy(raw)
-    fix_policy(made)
-    spec = made.get("spec")
+    updated = deepcopy(raw)
+    fix_policy(updated)
+    spec = updated.get("spec")
     rules = spec.get("rules") if type(spec) is dict else None
     if type(spec) is not dict or type(rules) is not list or not rules:
-        return made
+        return updated
     blocks = [
         block
         for rule in rules
@@ -98,18 +100,19 @@ def current(raw: Json) -> Json:
         if type(block) is dict
     ]
     overrides = spec.get(f"{_ACTION}Overrides")
-    own = any(
-        "failureAction" in one or "failureActionOverrides" in one for one in blocks
+    has_own = any(
+        "failureAction" in block or "failureActionOverrides" in block
+        for block in blocks
     )
-    if blocks and _ACTION in spec and not own and not overrides:
+    if blocks and _ACTION in spec and not has_own and not overrides:
         action = str(spec.pop(_ACTION)).capitalize()
         for block in blocks:
             block["failureAction"] = action
-    return made
+    return updated
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, source: str) -> None:
     try:
-        write_in_folder(file, text)
+        write_in_folder(file, source)
     except OSError as error:
         raise CommandFailed(read_error(error, str(file))) from error

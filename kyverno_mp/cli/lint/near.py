@@ -22,7 +22,7 @@ def message_of(problem: Problem) -> str:
     message = problem.reason
     name = problem.path.rpartition(".")[2]
     if problem.known and len(name) <= _NAME_MAX:
-        meant = nearest(name, ((known, known) for known in problem.known), 1)
+        meant = nearest(name, ((field, field) for field in problem.known), 1)
         message += f"; did you mean {meant}?" if meant else ""
     return f"column {problem.column}: {message}" if problem.column else message
 
@@ -39,26 +39,26 @@ def nearest(
     allowed = max(allowed, letters)
     best: _T | None = None
     fewest = allowed + 1
-    for spelling, one in spellings:
-        other = spelling.lower()
-        if low in (other, f"{other}s", f"{other}es"):
-            return one
-        if abs(len(other) - len(low)) <= allowed:
-            count = _changes(low, other)
+    for spelling, candidate in spellings:
+        folded = spelling.lower()
+        if low in (folded, f"{folded}s", f"{folded}es"):
+            return candidate
+        if abs(len(folded) - len(low)) <= allowed:
+            count = _changes(low, folded)
             if count < fewest:
-                best, fewest = one, count
+                best, fewest = candidate, count
     return best
 
 
-def _changes(one: str, other: str) -> int:
+def _changes(word: str, spelling: str) -> int:
     """Return how many letters differ; two exchanged neighbours count once."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    row = list(range(len(spelling) + 1))
+    for i, letter in enumerate(word, 1):
         before, last, row = row, before, [i]
-        for j, wanted in enumerate(other, 1):
-            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 < j and letter == other[j - 2] and one[i - 2] == wanted:
+        for j, expected in enumerate(spelling, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != expected))
+            if i > 1 < j and letter == spelling[j - 2] and word[i - 2] == expected:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]

@@ -30,7 +30,9 @@ def render(findings: Sequence[Finding], output: str) -> str:
 
 def _text(findings: Sequence[Finding]) -> str:
     """Return a line per finding; equal notes share a line with their count."""
-    notes = Counter(_same(one) for one in findings if one.level == sarif.NOTE)
+    notes = Counter(
+        _same(finding) for finding in findings if finding.level == sarif.NOTE
+    )
     lines = []
     for finding in findings:
         if finding.level != sarif.NOTE:
@@ -38,8 +40,8 @@ def _text(findings: Sequence[Finding]) -> str:
         elif count := notes.pop(_same(finding), 0):
             more = f" (and {count - 1} more)" if count > 1 else ""
             lines.append(_line(finding, more))
-    errors = sum(one.level == sarif.ERROR for one in findings)
-    warnings = sum(one.level == sarif.WARNING for one in findings)
+    errors = sum(finding.level == sarif.ERROR for finding in findings)
+    warnings = sum(finding.level == sarif.WARNING for finding in findings)
     total = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
     if len(findings) > errors + warnings:
         total += f", {_count(len(findings) - errors - warnings, 'note')}"
@@ -59,6 +61,6 @@ def _same(finding: Finding) -> tuple[str, ...]:
 
 def _line(finding: Finding, more: str = "") -> str:
     subject = f" ({finding.subject})" if finding.subject and not more else ""
-    where = f"{finding.file}:{finding.line}:{finding.column}"
-    text = f"{finding.message}{more}{subject} [{finding.code}]"
-    return one_line(f"{where}: {finding.level}: {text}")
+    position = f"{finding.file}:{finding.line}:{finding.column}"
+    message = f"{finding.message}{more}{subject} [{finding.code}]"
+    return one_line(f"{position}: {finding.level}: {message}")

@@ -51,17 +51,17 @@ def left_out(compiled: CompiledPolicy) -> Iterator[Refusal]:
     except PolicyInvalid:
         fate = "the server rejects the policy"
     for rule in compiled.rules:
-        if what := missing_feature(rule, has_background=True):
-            message = f"not supported by this version: {what}; {fate}"
+        if feature := missing_feature(rule, has_background=True):
+            message = f"not supported by this version: {feature}; {fate}"
             yield Refusal(UNSUPPORTED, message, rule.name)
 
 
 def left_out_without_pool(compiled: CompiledPolicy) -> Iterator[Refusal]:
     """Yield the rules that only a server without a background pool skips."""
     for rule in compiled.rules:
-        what = missing_feature(rule, has_background=False)
-        if what and not rule.unsupported:
-            message = f"a server without a background pool skips this rule: {what}"
+        feature = missing_feature(rule, has_background=False)
+        if feature and not rule.unsupported:
+            message = f"a server without a background pool skips this rule: {feature}"
             yield Refusal(NO_BACKGROUND, message, rule.name)
 
 

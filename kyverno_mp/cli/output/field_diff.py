@@ -19,28 +19,28 @@ def field_differences(expected: Json, actual: Json, path: str = "") -> Iterator[
     """Yield ``spec.x: expected 1, got 2`` for each field that differs, in key order."""
     if type(expected) is dict and type(actual) is dict:
         for key in sorted({*expected, *actual}):
-            place = f"{path}.{key}" if path else key
+            subpath = f"{path}.{key}" if path else key
             if key not in actual:
-                yield f"{place}: expected {_text(expected[key])}, got nothing"
+                yield f"{subpath}: expected {_text(expected[key])}, got nothing"
             elif key not in expected:
-                yield f"{place}: expected nothing, got {_text(actual[key])}"
+                yield f"{subpath}: expected nothing, got {_text(actual[key])}"
             else:
-                yield from field_differences(expected[key], actual[key], place)
+                yield from field_differences(expected[key], actual[key], subpath)
     elif type(expected) is list and type(actual) is list:
         for index in range(max(len(expected), len(actual))):
-            place = f"{path}[{index}]"
+            subpath = f"{path}[{index}]"
             if index >= len(actual):
-                yield f"{place}: expected {_text(expected[index])}, got nothing"
+                yield f"{subpath}: expected {_text(expected[index])}, got nothing"
             elif index >= len(expected):
-                yield f"{place}: expected nothing, got {_text(actual[index])}"
+                yield f"{subpath}: expected nothing, got {_text(actual[index])}"
             else:
-                yield from field_differences(expected[index], actual[index], place)
+                yield from field_differences(expected[index], actual[index], subpath)
     elif expected != actual or (type(expected) is bool) != (type(actual) is bool):
         yield f"{path}: expected {_text(expected)}, got {_text(actual)}"
 
 
 def _text(value: Json) -> str:
-    text = json_text(value)
-    if len(text) <= _TEXT_LENGTH_MAX:
-        return text
-    return text[:_TEXT_LENGTH_MAX] + " ..."
+    rendered = json_text(value)
+    if len(rendered) <= _TEXT_LENGTH_MAX:
+        return rendered
+    return rendered[:_TEXT_LENGTH_MAX] + " ..."

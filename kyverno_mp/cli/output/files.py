@@ -16,22 +16,22 @@ from typing import Final
 _FILE_MODE: Final = 0o666  # less the umask
 
 
-def write_in_folder(path: Path, text: str, *, append: bool = False) -> None:
+def write_in_folder(path: Path, content: str, *, append: bool = False) -> None:
     """Write a file of an output folder. Raises: OSError, ELOOP for a link."""
     how = os.O_APPEND if append else os.O_TRUNC
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | how
     with open(os.open(path, flags, _FILE_MODE), "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-        file.write(text)
+        file.write(content)
 
 
-def write_to_stream(path: Path, text: str) -> None:
+def write_to_stream(path: Path, content: str) -> None:
     """Write to an open stream, after what the command has printed to it."""
-    own = {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(str(path))
-    if own is not None:
-        own.write(text)
+    stream = {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(str(path))
+    if stream is not None:
+        stream.write(content)
         return
     with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+        file.write(content)
 
 
 def is_stream(path: Path) -> bool:

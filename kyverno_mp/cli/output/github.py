@@ -33,9 +33,9 @@ def _annotation(finding: Finding) -> str:
         "title": finding.code,
     }
     listed = ",".join(
-        f"{name}={text.translate(_OF_PROPERTIES)}"
-        for name, text in properties.items()
-        if text
+        f"{name}={value.translate(_OF_PROPERTIES)}"
+        for name, value in properties.items()
+        if value
     )
     subject = f" ({finding.subject})" if finding.subject else ""
     message = f"{finding.message or finding.code}{subject}".translate(_OF_MESSAGES)

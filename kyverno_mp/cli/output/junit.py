@@ -32,7 +32,7 @@ class Case:
     name: str
     outcome: str = ""
     reason: str = ""
-    text: str = ""
+    details: str = ""
 
 
 def render(cases: Iterable[Case], *, declaration: bool = False) -> str:
@@ -52,11 +52,11 @@ def render(cases: Iterable[Case], *, declaration: bool = False) -> str:
 
 def _counts(cases: list[Case]) -> str:
     failures = sum(case.outcome == FAILURE for case in cases)
-    text = f' tests="{len(cases)}" failures="{failures}"'
+    attributes = f' tests="{len(cases)}" failures="{failures}"'
     for outcome, name in ((ERROR, "errors"), (SKIPPED, "skipped")):
         number = sum(case.outcome == outcome for case in cases)
-        text += f' {name}="{number}"' if number else ""
-    return text
+        attributes += f' {name}="{number}"' if number else ""
+    return attributes
 
 
 def _case(case: Case) -> str:
@@ -66,16 +66,16 @@ def _case(case: Case) -> str:
     if not case.outcome:
         return f"{head}/>"
     message = f" message={_attribute(case.reason)}" if case.reason else ""
-    text = in_markup(escape(_clean(case.text)))
-    return f"{head}><{case.outcome}{message}>{text}</{case.outcome}></testcase>"
+    details = in_markup(escape(_clean(case.details)))
+    return f"{head}><{case.outcome}{message}>{details}</{case.outcome}></testcase>"
 
 
-def _attribute(text: str) -> str:
+def _attribute(value: str) -> str:
     # XML parsers turn an unescaped line break in an attribute into a space.
     return in_markup(
-        quoteattr(_clean(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+        quoteattr(_clean(value), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
     )
 
 
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+def _clean(value: str) -> str:
+    return _NOT_XML.sub("\ufffd", value)

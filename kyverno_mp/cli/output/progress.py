@@ -86,8 +86,8 @@ class Line:
         if now_s - self._start_s >= _QUIET_S and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             self._is_shown = True
-            text = one_line(self._text(now_s))[: _columns(self._stream)]
-            self._stream.write(Safe(f"\r{text}\x1b[K"))
+            line = one_line(self._text(now_s))[: _columns(self._stream)]
+            self._stream.write(Safe(f"\r{line}\x1b[K"))
             self._stream.flush()
 
     def hide(self) -> None:
@@ -99,11 +99,11 @@ class Line:
 
     def _text(self, now_s: float) -> str:
         rate = self._done / (now_s - self._start_s)
-        known = f" of {self._steps:,}" if self._steps else ""
-        text = f"{self._label}: {self._done:,}{known} {self._things}, {rate:,.0f}/s"
+        total = f" of {self._steps:,}" if self._steps else ""
+        line = f"{self._label}: {self._done:,}{total} {self._things}, {rate:,.0f}/s"
         if self._steps and rate:
-            text += f", {_duration((self._steps - self._done) / rate)} left"
-        return text
+            line += f", {_duration((self._steps - self._done) / rate)} left"
+        return line
 
 
 def _duration(seconds: float) -> str:

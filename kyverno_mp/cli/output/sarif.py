@@ -46,7 +46,7 @@ class Finding:
 class Explained:
     """The meaning of a code; ``severity`` as in Kyverno's annotation."""
 
-    text: str = ""
+    description: str = ""
     severity: str = ""
     category: str = ""
 
@@ -55,21 +55,21 @@ class Explained:
 class _Rules:
     """The rules of a run in the order of their first finding."""
 
-    known: Mapping[str, Explained]
+    explained: Mapping[str, Explained]
     index: dict[str, int] = field(default_factory=dict)
     entries: list[dict[str, Json]] = field(default_factory=list)
 
     def position(self, code: str) -> int:
-        found = self.index.get(code)
-        if found is None:
-            found = self.index[code] = len(self.entries)
-            self.entries.append(_rule(code, self.known.get(code, Explained())))
-        return found
+        position = self.index.get(code)
+        if position is None:
+            position = self.index[code] = len(self.entries)
+            self.entries.append(_rule(code, self.explained.get(code, Explained())))
+        return position
 
 
-def render(findings: Iterable[Finding], known: Mapping[str, Explained]) -> str:
+def render(findings: Iterable[Finding], explained: Mapping[str, Explained]) -> str:
     """Return a SARIF log of one run, ending with a newline."""
-    rules = _Rules(known)
+    rules = _Rules(explained)
     results = [_result(finding, rules) for finding in findings]
     driver = {
         "name": "kyverno-mp",
@@ -88,8 +88,8 @@ def render(findings: Iterable[Finding], known: Mapping[str, Explained]) -> str:
 
 def _rule(code: str, explained: Explained) -> dict[str, Json]:
     rule: dict[str, Json] = {"id": code}
-    if explained.text:
-        rule["shortDescription"] = {"text": explained.text}
+    if explained.description:
+        rule["shortDescription"] = {"text": explained.description}
     tags = [explained.category] if explained.category else []
     properties: dict[str, Json] = {"tags": tags} if tags else {}
     if explained.severity in _SCORES:

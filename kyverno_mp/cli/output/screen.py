@@ -55,48 +55,48 @@ def escaped(character: str) -> str:
     return f"\\u{ord(character):04x}"
 
 
-def unsafe_replaced(text: str, write: Callable[[str], str]) -> str:
+def unsafe_replaced(output: str, write: Callable[[str], str]) -> str:
     """Replace each unsafe character by what ``write`` returns for it."""
-    text = _without_logging(text, write)
-    return _COMMAND.sub(lambda match: match[1] + write(":"), text)
+    output = _without_logging(output, write)
+    return _COMMAND.sub(lambda match: match[1] + write(":"), output)
 
 
-def in_markup(text: str) -> str:
+def in_markup(markup: str) -> str:
     """Return XML or HTML with unsafe characters as its own escapes: ``&#58;``."""
-    return unsafe_replaced(text, lambda character: f"&#{ord(character)};")
+    return unsafe_replaced(markup, lambda character: f"&#{ord(character)};")
 
 
-def _without_logging(text: str, write: Callable[[str], str]) -> str:
-    text = _UNSAFE.sub(lambda match: write(match[0]), text)
-    return _LOGGING.sub(lambda match: match[1] + write("["), text)
+def _without_logging(output: str, write: Callable[[str], str]) -> str:
+    output = _UNSAFE.sub(lambda match: write(match[0]), output)
+    return _LOGGING.sub(lambda match: match[1] + write("["), output)
 
 
-def printable(text: str) -> str:
+def printable(output: str) -> str:
     r"""Escape what could control a terminal or a workflow; line breaks are kept.
 
     A line that begins with ``::`` gets ``:\u003a`` instead.
     """
-    return unsafe_replaced(text, escaped)
+    return unsafe_replaced(output, escaped)
 
 
-def one_line(text: object) -> str:
+def one_line(value: object) -> str:
     """Return a name or a value for the middle of a line; line breaks are escaped."""
-    return printable(str(text)).replace("\n", escaped("\n"))
+    return printable(str(value)).replace("\n", escaped("\n"))
 
 
-def without_controls(text: str) -> str:
+def without_controls(value: str) -> str:
     """Escape the same, but not ``::``, for parts that never begin a line."""
-    return _without_logging(text, escaped)
+    return _without_logging(value, escaped)
 
 
-def say(text: str, *, err: bool = False) -> None:
+def say(message: str, *, err: bool = False) -> None:
     """Print one line; line breaks in it come from outside and are escaped."""
-    click.echo(one_line(text), err=err)
+    click.echo(one_line(message), err=err)
 
 
-def show(text: str) -> None:
+def show(output: str) -> None:
     """Print a block as it is on standard output; a `Safe` text keeps its colours."""
-    sys.stdout.write(text)
+    sys.stdout.write(output)
     sys.stdout.flush()
 
 
@@ -108,20 +108,20 @@ class Screen:
         self._before = ""
         """The end of the current line, as far as a command could begin in it."""
 
-    def write(self, text: str) -> int:
+    def write(self, output: str) -> int:
         """Write the text, with escapes; return its length."""
-        if isinstance(text, Safe):
-            self._stream.write(text)
-            self._before = "" if text.endswith("\n") else "x"
-            return len(text)
+        if isinstance(output, Safe):
+            self._stream.write(output)
+            self._before = "" if output.endswith("\n") else "x"
+            return len(output)
         before = self._before
-        shown = printable(before + text)[len(before) :]
-        self._stream.write(shown)
-        line = _SKIPPED.sub("", (before + shown).rpartition("\n")[2])
+        printed = printable(before + output)[len(before) :]
+        self._stream.write(printed)
+        line = _SKIPPED.sub("", (before + printed).rpartition("\n")[2])
         start = line.lstrip()
         # A command begins after spaces only; behind other characters, none can begin.
         self._before = start if start in ("", ":") else "x" + line[-_KEPT_CHARS:]
-        return len(text)
+        return len(output)
 
     def writelines(self, lines: Iterator[str]) -> None:
         """Write each text."""

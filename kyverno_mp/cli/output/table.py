@@ -125,11 +125,11 @@ def _wrapped(cell: str) -> list[str]:
     return lines
 
 
-def _width(text: str) -> int:
+def _width(cell: str) -> int:
     """Return the width on a terminal; East Asian characters take two columns."""
-    if text.isascii() and text.isprintable():
-        return len(text)
-    return sum(map(_columns, text))
+    if cell.isascii() and cell.isprintable():
+        return len(cell)
+    return sum(map(_columns, cell))
 
 
 def _columns(character: str) -> int:

@@ -21,7 +21,7 @@ _BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 def render(cases: Iterable[Case]) -> str:
     """Return the version, the plan and a test point for each case."""
     points = [
-        line for number, one in enumerate(cases, 1) for line in _point(number, one)
+        line for number, case in enumerate(cases, 1) for line in _point(number, case)
     ]
     count = sum(not line.startswith(" ") for line in points)
     return "\n".join(["TAP version 14", f"1..{count}", *points]) + "\n"
@@ -39,20 +39,20 @@ def _point(number: int, case: Case) -> Iterator[str]:
     yield line
     if case.outcome:
         yield "  ---"
-        yield f"  message: {_quoted(case.reason or case.text)}"
+        yield f"  message: {_quoted(case.reason or case.details)}"
         yield f"  severity: {_quoted(case.outcome)}"
-        if case.text and case.text != case.reason:
-            yield f"  diagnostics: {_quoted(case.text)}"
+        if case.details and case.details != case.reason:
+            yield f"  diagnostics: {_quoted(case.details)}"
         yield "  ..."
 
 
-def _described(text: str) -> str:
+def _described(description: str) -> str:
     """Return the text on one line, with characters that begin a directive escaped."""
-    plain = _BREAKS.sub(" ", text)
+    plain = _BREAKS.sub(" ", description)
     return plain.replace("\\", "\\\\").replace("#", "\\#")
 
 
-def _quoted(text: str) -> str:
+def _quoted(string: str) -> str:
     """Return a JSON string with escapes for characters that YAML does not allow."""
-    escaped = json.dumps(text, ensure_ascii=False)
-    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped)
+    escaped = json.dumps(string, ensure_ascii=False)
+    return _UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", escaped)

@@ -21,27 +21,27 @@ _PRINTED: Final[ContextVar[list[str] | None]] = ContextVar("printed", default=No
 @contextmanager
 def warnings_kept() -> Iterator[list[str]]:
     """Yield a list that gets all warnings of the block."""
-    kept: list[str] = []
-    token = _PRINTED.set(kept)
+    warnings: list[str] = []
+    token = _PRINTED.set(warnings)
     try:
-        yield kept
+        yield warnings
     finally:
         _PRINTED.reset(token)
 
 
-def warn(text: str, echo: Callable[[str], None] | None = None) -> None:
+def warn(message: str, echo: Callable[[str], None] | None = None) -> None:
     """Print a warning: with ``echo`` as it is, otherwise as a line on stderr."""
-    kept = _PRINTED.get()
-    if kept is not None:
-        kept.append(text)
+    warnings = _PRINTED.get()
+    if warnings is not None:
+        warnings.append(message)
     if echo is None:
-        say(f"warning: {text}", err=True)
+        say(f"warning: {message}", err=True)
     else:
-        echo(text)
+        echo(message)
 
 
 def refuse_warnings(number: int, *, as_errors: bool) -> None:
     """Raise CommandFailed if there were warnings, and they count as errors."""
     if number and as_errors:
-        said = counted(number, "warning")
-        raise CommandFailed(f"found {said} and --warnings-as-errors is set")
+        count = counted(number, "warning")
+        raise CommandFailed(f"found {count} and --warnings-as-errors is set")

@@ -67,9 +67,9 @@ class _BlockDumper(yaml.SafeDumper):
 
 def dump(value: Json) -> str:
     """Return the text of one document with sorted keys, safe to print."""
-    text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
-    if printable(text) == text:
-        return text
+    document: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
+    if printable(document) == document:
+        return document
     return printable(
         yaml.dump(value, Dumper=_QuotingDumper, allow_unicode=True, width=_WIDTH_MAX)
     )
@@ -77,30 +77,30 @@ def dump(value: Json) -> str:
 
 def dump_plain(*documents: Json, **options: Any) -> str:
     """Return documents in PyYAML's style, safe to print; ``options``: of its dump."""
-    text: str = yaml.safe_dump_all(documents, allow_unicode=True, **options)
-    if printable(text) == text:
-        return text
-    text = yaml.dump_all(
+    output: str = yaml.safe_dump_all(documents, allow_unicode=True, **options)
+    if printable(output) == output:
+        return output
+    output = yaml.dump_all(
         documents,
         Dumper=_PlainQuotingDumper,
         allow_unicode=True,
         width=_WIDTH_MAX,
         **options,
     )
-    return printable(text)
+    return printable(output)
 
 
 def dump_in_blocks(*documents: Json) -> str:
     """Return documents as ``dump_plain``, texts of several lines as blocks."""
-    text: str = yaml.dump_all(
+    output: str = yaml.dump_all(
         documents,
         Dumper=_BlockDumper,
         allow_unicode=True,
         sort_keys=False,
         explicit_start=True,
     )
-    if printable(text) == text:
-        return text
+    if printable(output) == output:
+        return output
     return dump_plain(*documents, sort_keys=False, explicit_start=True)
 
 
@@ -136,28 +136,28 @@ def _text_quoted_if_unsafe(dumper: _Dumper, value: str) -> yaml.Node:
 
 def _plain(dumper: _Dumper, value: Json) -> yaml.Node:
     if value is None:
-        text = "null"
+        scalar = "null"
     elif isinstance(value, bool):
-        text = "true" if value else "false"
+        scalar = "true" if value else "false"
     elif isinstance(value, float):
-        text = float_g(value)
+        scalar = float_g(value)
     else:
-        text = str(value)
-    return dumper.represent_scalar(_STR, text)
+        scalar = str(value)
+    return dumper.represent_scalar(_STR, scalar)
 
 
-def _is_read_as_another_type(text: str) -> bool:
-    if text in _WORDS:
+def _is_read_as_another_type(scalar: str) -> bool:
+    if scalar in _WORDS:
         return True
-    return bool(_NUMBER.fullmatch(text.replace("_", "")) or _TIME.fullmatch(text))
+    return bool(_NUMBER.fullmatch(scalar.replace("_", "")) or _TIME.fullmatch(scalar))
 
 
-def _order(one: str, other: str) -> int:
+def _order(first: str, second: str) -> int:
     """Compare keys: numbers by value, letters after other characters.
 
     KYVERNO: ``a2`` sorts before ``a10``.
     """
-    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+    for at, (left, right) in enumerate(zip(first, second, strict=False)):
         if left == right:
             continue
         is_letter, is_other = left.isalpha(), right.isalpha()
@@ -165,24 +165,24 @@ def _order(one: str, other: str) -> int:
             return -1 if left < right else 1
         if is_letter or is_other:
             return -1 if is_other else 1
-        return _compare_numbers(one, other, at)
-    return len(one) - len(other)
+        return _compare_numbers(first, second, at)
+    return len(first) - len(second)
 
 
-def _compare_numbers(one: str, other: str, at: int) -> int:
+def _compare_numbers(first: str, second: str, at: int) -> int:
     """Compare the remainders of two keys after their common prefix."""
     # A zero is significant only after a nonzero digit.
     head = ""
-    if "0" in (one[at], other[at]):
-        before = re.search(r"[0-9]*$", one[:at])
+    if "0" in (first[at], second[at]):
+        before = re.search(r"[0-9]*$", first[:at])
         head = "1" if before is not None and before[0].strip("0") else ""
-    left, right = _digits(one, at), _digits(other, at)
+    left, right = _digits(first, at), _digits(second, at)
     values = _int64(head + left), _int64(head + right)
     if values[0] != values[1]:
         return -1 if values[0] < values[1] else 1
     if len(left) != len(right):
         return len(left) - len(right)
-    return -1 if one[at] < other[at] else 1
+    return -1 if first[at] < second[at] else 1
 
 
 def _int64(digits: str) -> int:
@@ -194,9 +194,9 @@ def _int64(digits: str) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _digits(text: str, at: int) -> str:
-    found = re.compile(r"[0-9]*").match(text, at)
-    return found[0] if found is not None else ""
+def _digits(key: str, at: int) -> str:
+    digits = re.compile(r"[0-9]*").match(key, at)
+    return digits[0] if digits is not None else ""
 
 
 _Dumper.add_representer(dict, _map)

@@ -52,10 +52,10 @@ class CelPolicies:
 
 def cel_policies_of(policy_set: PolicySet, compiled: Compiled) -> CelPolicies:
     """Compile the policies; add those that do not compile to ``invalid``."""
-    others = compile_others(policy_set, policy_set.cel_exceptions, compiled)
+    other_policies = compile_others(policy_set, policy_set.cel_exceptions, compiled)
     return CelPolicies(
         compile_cel(policy_set, policy_set.cel_exceptions, compiled),
-        [one for one in others if isinstance(one, MutatingPolicyIR)],
+        [ir for ir in other_policies if isinstance(ir, MutatingPolicyIR)],
     )
 
 
@@ -106,9 +106,7 @@ class CelReplay:
         self.candidates: Sequence[str] = ()
         self.called: frozenset[tuple[str, str]] = frozenset()
         """(namespace or "", name) of the policies on recorded paths."""
-        self._reading = {
-            one.policy.key for one in policies.all if _reads_namespace(one)
-        }
+        self._reading = {ir.policy.key for ir in policies.all if _reads_namespace(ir)}
 
     def reading_namespace(self) -> list[str]:
         """Return the candidates that read more of a Namespace than its labels."""
@@ -148,19 +146,19 @@ class CelReplay:
     def _names(
         self, policies: Sequence[AnyIR]
     ) -> Callable[[str, frozenset[str]], frozenset[str]]:
-        known: Mapping[str, set[str]] = {
-            one.policy.namespace: set() for one in policies
+        by_namespace: Mapping[str, set[str]] = {
+            policy.policy.namespace: set() for policy in policies
         }
         for policy in policies:
-            known[policy.policy.namespace].add(policy.policy.name)
+            by_namespace[policy.policy.namespace].add(policy.policy.name)
 
-        def names(namespace: str, given: frozenset[str]) -> frozenset[str]:
+        def names(namespace: str, recorded: frozenset[str]) -> frozenset[str]:
             new = {
                 name
-                for name in known.get(namespace, ())
+                for name in by_namespace.get(namespace, ())
                 if not self.called & {(namespace, name), ("", name)}
             }
-            return given | new
+            return recorded | new
 
         return names
 

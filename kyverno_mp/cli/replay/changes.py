@@ -90,7 +90,7 @@ def unchanged_policies(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> frozenset[str]:
     """Return the keys of policies that are equal in both sets."""
-    return frozenset(key for key, one in after.items() if before.get(key) == one)
+    return frozenset(key for key, policy in after.items() if before.get(key) == policy)
 
 
 def change_of(
@@ -106,8 +106,8 @@ def change_of(
         undecided = {*before.undecided, *after.undecided}
         policies = sorted({policy for policy, _ in undecided if policy})
         needs = [
-            f"policy {policy}: {what}" if policy else what
-            for policy, what in sorted(undecided)
+            f"policy {policy}: {need}" if policy else need
+            for policy, need in sorted(undecided)
         ]
         return _change(NOT_DECIDABLE, line, webhook, policies, needs=needs)
     if after.outcome == DENIED and before.outcome == ALLOWED:
@@ -125,13 +125,19 @@ def change_of(
 
 def _differences(before: Verdict, after: Verdict) -> tuple[str, ...]:
     """Describe the first operations that only one of the patches has."""
-    found = [
-        f"no longer: {_text_of(one)}" for one in before.patch if one not in after.patch
+    differences = [
+        f"no longer: {_text_of(operation)}"
+        for operation in before.patch
+        if operation not in after.patch
     ]
-    found += [f"now: {_text_of(one)}" for one in after.patch if one not in before.patch]
-    rest = len(found) - _OPERATIONS_SHOWN
+    differences += [
+        f"now: {_text_of(operation)}"
+        for operation in after.patch
+        if operation not in before.patch
+    ]
+    rest = len(differences) - _OPERATIONS_SHOWN
     more = [f"{rest} more operations"] if rest > 0 else []
-    return tuple(found[:_OPERATIONS_SHOWN] + more)
+    return tuple(differences[:_OPERATIONS_SHOWN] + more)
 
 
 def _text_of(operation: dict[str, Json]) -> str:
@@ -184,9 +190,9 @@ def _change(
 
 def _name(request: dict[str, Json]) -> str:
     """Return the object's name, or its generateName followed by ``*``."""
-    found = _text(request.get("name"))
-    if found:
-        return found
+    name = _text(request.get("name"))
+    if name:
+        return name
     metadata = _mapping(_mapping(request.get("object")).get("metadata"))
     generated = _text(metadata.get("generateName"))
     return _text(metadata.get("name")) or (f"{generated}*" if generated else "")

@@ -62,24 +62,24 @@ class Options:
 
 def called(**flags: Any) -> int:
     """Run the command with the flags that click parsed."""
-    given = flags["fail_on"]
+    lists = flags["fail_on"]
     flags["fail_on"] = tuple(
-        part for value in given for part in value.split(",") if part
+        part for value in lists for part in value.split(",") if part
     )
     options = Options(**flags)
-    for one in options.fail_on:
-        if one not in (*CHANGES, _NOTHING):
-            known = ", ".join((*CHANGES, _NOTHING))
-            raise CommandFailed(f"--fail-on: {one!r} is not one of {known}")
+    for change in options.fail_on:
+        if change not in (*CHANGES, _NOTHING):
+            names = ", ".join((*CHANGES, _NOTHING))
+            raise CommandFailed(f"--fail-on: {change!r} is not one of {names}")
     tables, facts = _run(options)
     if options.output == "json":
-        text = as_json(tables, facts)
+        output = as_json(tables, facts)
     else:
         show = markdown if options.output == "markdown" else table
-        text = show(tables, facts, options.limit)
-    sys.stdout.write(text)
-    wanted = options.fail_on or CHANGES
-    return int(any(tables.changes[one] for one in wanted if one != _NOTHING))
+        output = show(tables, facts, options.limit)
+    sys.stdout.write(output)
+    selected = options.fail_on or CHANGES
+    return int(any(tables.changes[change] for change in selected if change != _NOTHING))
 
 
 def _run(options: Options) -> tuple[Tables, Facts]:
@@ -99,13 +99,13 @@ def _run(options: Options) -> tuple[Tables, Facts]:
             body = msgspec.json.encode({"request": line.request})
             route = _route(group, groups, line, both=old is not None)
             new.cel.called = frozenset(groups.named.get(route.webhook, ()))
-            found = new.verdict(line, body, route)
-            known = (
+            verdict = new.verdict(line, body, route)
+            recorded = (
                 recorded_verdict(group.answer)
                 if old is None
                 else old.verdict(line, body, route)
             )
-            tables.add(change_of(line, route.webhook, known, found, unchanged))
+            tables.add(change_of(line, route.webhook, recorded, verdict, unchanged))
             advance(1)
     for note in recording.notes:
         say(note, err=True)
@@ -127,20 +127,20 @@ def _route(group: Group, groups: Groups, line: Line, *, both: bool) -> Route:
         return Route(first.path, first.webhook, BOTH)
     if first.webhook in CEL_WEBHOOKS:
         places = ("", line.request.get("namespace"))
-        policies = [one for route in group.routes for one in named_in(route)]
-        names = sorted({name for place, name in policies if place in places})
+        policies = [named for route in group.routes for named in named_in(route)]
+        names = sorted({name for namespace, name in policies if namespace in places})
         # Without names, a path is for all policies.
         key = "/".join(names) or (_NO_NAME if policies else "")
         return Route(first.path, first.webhook, BOTH, key)
-    shared = [one for one in group.routes if not one.policy_key]
+    shared = [route for route in group.routes if not route.policy_key]
     if not shared:
         key = first.policy_key if first.webhook == MUTATE else ""
         return Route(first.path, first.webhook, BOTH, key)
-    own = {
+    compared = {
         failure_policy for route in shared for failure_policy in route.failure_policies
     }
-    called = {one for webhook, one in groups.paths if webhook == first.webhook}
-    return Route(first.path, first.webhook, frozenset(own | (BOTH - called)))
+    called = {named for webhook, named in groups.paths if webhook == first.webhook}
+    return Route(first.path, first.webhook, frozenset(compared | (BOTH - called)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class _Set:
 
     def by_key(self) -> dict[str, list[object]]:
         """Return the policies by key; policies of several kinds can share a key."""
-        found: dict[str, list[object]] = {}
+        policies: dict[str, list[object]] = {}
         for policy in (*self.policies, *self.cel.all):
-            found.setdefault(policy.policy.key, []).append(policy)
-        return found
+            policies.setdefault(policy.policy.key, []).append(policy)
+        return policies
 
 
 def _compiled(paths: Sequence[str]) -> _Set:
@@ -164,36 +164,36 @@ def _compiled(paths: Sequence[str]) -> _Set:
     A policy that cannot be used ends the run. Without the policy, the requests that it
     denies would seem to be allowed.
     """
-    found = load_policies(paths)
-    compiled = compile_all(found.documents, found.exceptions)
-    cel = cel_policies_of(found, compiled)
-    lost = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    policy_set = load_policies(paths)
+    compiled = compile_all(policy_set.documents, policy_set.exceptions)
+    cel = cel_policies_of(policy_set, compiled)
+    lost = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    others = _others(found)
-    for name in others:
+    other_policies = _others(policy_set)
+    for name in other_policies:
         say(f"skipped, replay does not evaluate this kind: {name}", err=True)
     served: dict[tuple[str, str, str], CompiledPolicy] = {}
-    for one in compiled.policies:
+    for candidate in compiled.policies:
         try:
-            kept, lacking = servable(one, has_background=True)
+            in_force, lacking = servable(candidate, has_background=True)
         except PolicyInvalid as error:
-            say(f"policy {one.policy.key}: not in force: {error}", err=True)
+            say(f"policy {candidate.policy.key}: not in force: {error}", err=True)
             continue
         if lacking:
-            say(f"policy {one.policy.key}: {lacking}", err=True)
+            say(f"policy {candidate.policy.key}: {lacking}", err=True)
         # As in leader/policy_store.py: the last policy with a name is in force.
-        policy = kept.policy
-        served[policy.kind, policy.namespace, policy.name] = kept
-    if not (compiled.policies or cel.all or others):
+        policy = in_force.policy
+        served[policy.kind, policy.namespace, policy.name] = in_force
+    if not (compiled.policies or cel.all or other_policies):
         raise CommandFailed(f"no policies in {', '.join(paths)}")
     return _Set([served[key] for key in sorted(served)], cel)
 
 
 def _others(policy_set: PolicySet) -> list[str]:
     return [
-        f"{one.api_version} {one.kind} {one.metadata.name}"
-        for one in (*policy_set.cel, *policy_set.images, *policy_set.authorization)
-        if not isinstance(one, MutatingPolicy)
+        f"{policy.api_version} {policy.kind} {policy.metadata.name}"
+        for policy in (*policy_set.cel, *policy_set.images, *policy_set.authorization)
+        if not isinstance(policy, MutatingPolicy)
     ]

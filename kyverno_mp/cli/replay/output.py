@@ -39,31 +39,31 @@ class Facts:
 
 def table(tables: Tables, facts: Facts, rows_max: int) -> str:
     """Return counts, groups, missing data, and the requests."""
-    text = f"{_about(tables, facts)}\n\n"
+    output = f"{_about(tables, facts)}\n\n"
     counted = [("CHANGE", "REQUESTS"), *_counts(tables)]
-    text += columns(counted, numbers_from=1)
+    output += columns(counted, numbers_from=1)
     for dimension, values in tables.by.items():
         if values:
             heads = (dimension.upper(), *(_WORDS[change].upper() for change in CHANGES))
             rows = [(shown(name), *row) for name, row in _rows(values)]
-            text += "\n" + columns([heads, *rows], numbers_from=1)
+            output += "\n" + columns([heads, *rows], numbers_from=1)
     if tables.needs:
-        text += "\nNot decidable from the recording:\n"
+        output += "\nNot decidable from the recording:\n"
         for need, number in tables.needs.most_common():
-            text += f"  {shown(need)} ({number:,} requests)\n"
+            output += f"  {shown(need)} ({number:,} requests)\n"
     listed = _sorted(tables)[: rows_max or None]
     if listed:
-        text += "\n" + columns([_LISTED, *map(_cells, listed)])
-    return text + _rest(tables, listed)
+        output += "\n" + columns([_LISTED, *map(_cells, listed)])
+    return output + _rest(tables, listed)
 
 
 def _about(tables: Tables, facts: Facts) -> str:
-    text = f"{tables.requests:,} recorded requests"
+    line = f"{tables.requests:,} recorded requests"
     if facts.start_ms:
-        text += f", {_time(facts.start_ms)} to {_time(facts.end_ms)}"
+        line += f", {_time(facts.start_ms)} to {_time(facts.end_ms)}"
     if facts.one_of > 1:
-        text += f", one of {facts.one_of:,} reviews"
-    return f"{text}; compared with {facts.against}"
+        line += f", one of {facts.one_of:,} reviews"
+    return f"{line}; compared with {facts.against}"
 
 
 def _time(time_ms: int) -> str:
@@ -72,22 +72,24 @@ def _time(time_ms: int) -> str:
 
 def _counts(tables: Tables) -> list[tuple[str, str]]:
     changes = tables.changes
-    return [(_WORDS[one], f"{changes[one]:,}") for one in (*CHANGES, UNCHANGED)]
+    return [
+        (_WORDS[change], f"{changes[change]:,}") for change in (*CHANGES, UNCHANGED)
+    ]
 
 
 def _rows(
     values: Mapping[str, Counter[str]],
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return a row per value, sorted by the number of changes."""
-    ordered = sorted(values.items(), key=lambda one: (-one[1].total(), one[0]))
+    ordered = sorted(values.items(), key=lambda row: (-row[1].total(), row[0]))
     return [
-        (name, tuple(f"{found[change]:,}" for change in CHANGES))
-        for name, found in ordered
+        (name, tuple(f"{counter[change]:,}" for change in CHANGES))
+        for name, counter in ordered
     ]
 
 
 def _sorted(tables: Tables) -> list[Change]:
-    return sorted(tables.listed, key=lambda one: CHANGES.index(one.change))
+    return sorted(tables.listed, key=lambda change: CHANGES.index(change.change))
 
 
 def _cells(change: Change) -> tuple[str, ...]:
@@ -96,8 +98,8 @@ def _cells(change: Change) -> tuple[str, ...]:
         reason = f"{reason[:_REASON_LENGTH_MAX]} ..."
     path = f"{change.namespace}/{change.kind}/{change.name}"
     policies = ", ".join(change.policies)
-    texts = (change.operation, path, change.user, policies, reason)
-    return (_WORDS[change.change], *(shown(text) or "-" for text in texts))
+    cells = (change.operation, path, change.user, policies, reason)
+    return (_WORDS[change.change], *(shown(cell) or "-" for cell in cells))
 
 
 def _rest(tables: Tables, listed: Sequence[Change]) -> str:
@@ -113,22 +115,22 @@ def as_json(tables: Tables, facts: Facts) -> str:
     {"denied": 1}}}, "undecidable": {"policy p: ConfigMap a/b": 1}, "list": [...]}``.
     """
     listed: list[Json] = []
-    for one in _sorted(tables):
-        found = asdict(one)
-        found["timeMs"] = found.pop("time_ms")
-        listed.append({key: value for key, value in found.items() if value != ()})
-    whole = {
+    for change in _sorted(tables):
+        fields = asdict(change)
+        fields["timeMs"] = fields.pop("time_ms")
+        listed.append({key: value for key, value in fields.items() if value != ()})
+    document = {
         "requests": tables.requests,
         "startMs": facts.start_ms,
         "endMs": facts.end_ms,
         "oneOf": facts.one_of,
         "comparedWith": facts.against,
-        "changes": {one: tables.changes[one] for one in (*CHANGES, UNCHANGED)},
+        "changes": {change: tables.changes[change] for change in (*CHANGES, UNCHANGED)},
         "by": tables.by,
         "undecidable": tables.needs,
         "list": listed,
     }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def markdown(tables: Tables, facts: Facts, rows_max: int) -> str:

@@ -52,7 +52,7 @@ class Group:
     def takes(self, route: Route, time_ms: int) -> bool:
         """Return whether a review with equal content may belong to this request."""
         return abs(time_ms - self.time_ms) <= _TOGETHER_MS and all(
-            route.path != one.path for one in self.routes
+            route.path != grouped.path for grouped in self.routes
         )
 
     def add(self, route: Route, answer: Answer) -> None:
@@ -138,10 +138,10 @@ class Recording:
             raise _wrong(file, f"has version {version}, and only {VERSION} is known")
         self.one_of = max(self.one_of, header.one_of)
 
-    def _note(self, file: Path, text: str) -> None:
+    def _note(self, file: Path, note: str) -> None:
         if file not in self._noted:
             self._noted.add(file)
-            self.notes.append(f"{file}: {text}")
+            self.notes.append(f"{file}: {note}")
 
 
 def _opened(file: Path) -> BinaryIO:
@@ -153,9 +153,9 @@ def _opened(file: Path) -> BinaryIO:
         raise CommandFailed(read_error(error, file)) from error
 
 
-def _wrong(file: Path, text: str, line: int = 0) -> RequestInvalid:
+def _wrong(file: Path, reason: str, line: int = 0) -> RequestInvalid:
     return RequestInvalid(
-        "cli.recording", f"the recording {text}", Where(file=str(file), line=line)
+        "cli.recording", f"the recording {reason}", Where(file=str(file), line=line)
     )
 
 
@@ -169,9 +169,9 @@ def recording_of(path: str) -> Recording:
     try:
         if root.is_dir():
             files = sorted(
-                regular(bounds.check(one))
-                for one in root.iterdir()
-                if one.name.endswith(_SUFFIXES)
+                regular(bounds.check(entry))
+                for entry in root.iterdir()
+                if entry.name.endswith(_SUFFIXES)
             )
             if not files:
                 raise CommandFailed(f"no recording in {path}")
@@ -228,7 +228,9 @@ def groups_of(lines: Iterator[Line]) -> Groups:
             }
         key = _identity(line, route)
         waiting = open_groups.setdefault(key, deque(maxlen=REPLAY_EQUAL_REQUESTS_MAX))
-        group = next((one for one in waiting if one.takes(route, stamp)), None)
+        group = next(
+            (candidate for candidate in waiting if candidate.takes(route, stamp)), None
+        )
         if group is not None:
             group.add(route, line.answer)
             continue
@@ -246,6 +248,6 @@ def named_in(route: Route) -> list[tuple[str, str]]:
 
 
 def _identity(line: Line, route: Route) -> bytes:
-    request = {name: one for name, one in line.request.items() if name != "uid"}
+    request = {name: value for name, value in line.request.items() if name != "uid"}
     data = msgspec.json.encode([route.webhook, request])
     return blake2b(data, digest_size=16).digest()

@@ -32,9 +32,9 @@ class RedactedReads:
         }
         self._reads: dict[tuple[str, str, str], Reads | None] = {}
         self._annotated = [
-            (one.policy.key, rule)
-            for one in policies
-            for rule in one.rules
+            (policy.policy.key, rule)
+            for policy in policies
+            for rule in policy.rules
             if _annotations(rule)
         ]
 
@@ -62,13 +62,17 @@ class RedactedReads:
             if (tokens := tokens_of_pointer(pointer))[1:3] == _ANNOTATION
             and len(tokens) > 3  # noqa: PLR2004 - object, metadata, annotations, name
         ]
-        whole = any(tokens_of_pointer(one)[1:] == _ANNOTATION for one in pointers)
+        covers_all = any(
+            tokens_of_pointer(pointer)[1:] == _ANNOTATION for pointer in pointers
+        )
         return {
             key
             for key, rule in self._annotated
-            if whole
+            if covers_all
             or any(
-                matches(known, name) for known in _annotations(rule) for name in names
+                matches(annotation, name)
+                for annotation in _annotations(rule)
+                for name in names
             )
         }
 
@@ -76,7 +80,10 @@ class RedactedReads:
 def _annotations(rule: RuleIR) -> list[str]:
     blocks = [block for block in (rule.match, rule.exclude) if block is not None]
     return [
-        name for block in blocks for one in block.filters for name, _ in one.annotations
+        name
+        for block in blocks
+        for resource_filter in block.filters
+        for name, _ in resource_filter.annotations
     ]
 
 
@@ -98,4 +105,4 @@ def _reaches(reads: Reads, tokens: Tokens) -> bool:
         below = [reads.fields[first]] if first in reads.fields else []
     if reads.element is not None:
         below.append(reads.element)
-    return any(_reaches(one, rest) for one in below)
+    return any(_reaches(inner, rest) for inner in below)

@@ -31,10 +31,10 @@ class Unrecorded:
     def __init__(self, note: Note) -> None:
         self._note = note
 
-    def _lacks(self, what: str) -> NoReturn:
-        self._note(what)
+    def _lacks(self, data: str) -> NoReturn:
+        self._note(data)
         raise ExpressionFailed(
-            "replay.not_recorded", f"not decidable from the recording: {what}"
+            "replay.not_recorded", f"not decidable from the recording: {data}"
         )
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
@@ -93,17 +93,21 @@ class Unrecorded:
 class _UnrecordedCel:
     """The ports of CEL policies with any method; each call is noted and fails."""
 
-    def __init__(self, note: Note, what: str) -> None:
+    def __init__(self, note: Note, prefix: str) -> None:
         self._note = note
-        self._what = what
+        self._what = prefix
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        def call(*given: object, **_named: object) -> NoReturn:
-            texts = (str(one) for one in given if type(one) is str and one)
-            what = " ".join((self._what, name, *texts))[:_SHOWN_CHARACTERS_MAX]
-            self._note(what)
+        def call(*arguments: object, **_named: object) -> NoReturn:
+            strings = (
+                str(argument)
+                for argument in arguments
+                if type(argument) is str and argument
+            )
+            lookup = " ".join((self._what, name, *strings))[:_SHOWN_CHARACTERS_MAX]
+            self._note(lookup)
             raise ExpressionFailed(
-                "replay.not_recorded", f"not decidable from the recording: {what}"
+                "replay.not_recorded", f"not decidable from the recording: {lookup}"
             )
 
         return call
@@ -122,8 +126,8 @@ class _CelNamespaces:
     def namespace(self, name: str, deadline_ns: int) -> Json:
         """Return the labels; note the policies that may read other fields."""
         del deadline_ns
-        found: Mapping[str, str] | None = self._labels.labels(name)
-        if found is None:
+        labels: Mapping[str, str] | None = self._labels.labels(name)
+        if labels is None:
             self._note(f"Namespace {name}")
             raise ExpressionFailed(
                 "replay.not_recorded", f"not decidable from the recording: {name}"
@@ -132,7 +136,7 @@ class _CelNamespaces:
         return {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": name, "labels": dict(found)},
+            "metadata": {"name": name, "labels": dict(labels)},
         }
 
 
@@ -145,8 +149,8 @@ def unrecorded(
     """
     ports = Unrecorded(note)
 
-    def cel(what: str) -> Any:
-        return cast("Any", _UnrecordedCel(note, what))
+    def cel(prefix: str) -> Any:
+        return cast("Any", _UnrecordedCel(note, prefix))
 
     return ClusterData(
         config_maps=ports,

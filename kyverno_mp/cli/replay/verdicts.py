@@ -141,10 +141,10 @@ class _Current:
         del allowed, seconds
         self.responses = responses
 
-    def audit(self, *_given: object) -> None:
+    def audit(self, *_arguments: object) -> None:
         """Ignore audits, which do not change verdicts."""
 
-    def http(self, *_given: object) -> None:
+    def http(self, *_arguments: object) -> None:
         """Ignore HTTP metrics, because no requests arrive."""
 
     def error(self, code: str) -> None:
@@ -168,7 +168,7 @@ class Replayer:
                 for policy in policies
                 if any(rule.effects for rule in policy.rules)
             ]
-            + [one.policy.key for one in in_cel.all if one.effects]
+            + [policy.policy.key for policy in in_cel.all if policy.effects]
         )
         clock = Clock(now=self._now, monotonic_ns=time.monotonic_ns)
         self._engine = _NotedEngine(
@@ -196,15 +196,15 @@ class Replayer:
         assert self._current.line is not None
         return datetime.fromtimestamp(self._current.line.time_ms / 1000, UTC)
 
-    def _note(self, what: str) -> None:
+    def _note(self, need: str) -> None:
         context = self._engine.context
         policy = context.runtime.policy if context is not None else None
         policy = getattr(getattr(policy, "ir", None), "policy", policy)
-        self._current.lacking.add((getattr(policy, "key", _NO_POLICY), what))
+        self._current.lacking.add((getattr(policy, "key", _NO_POLICY), need))
 
-    def _note_readers(self, what: str) -> None:
+    def _note_readers(self, need: str) -> None:
         keys = self.cel.reading_namespace()
-        self._current.lacking |= {(key, what) for key in keys}
+        self._current.lacking |= {(key, need) for key in keys}
 
     def verdict(self, line: Line, body: bytes, route: Route) -> Verdict:
         """Evaluate one review; ``body``: the AdmissionReview's bytes."""
@@ -228,31 +228,34 @@ class Replayer:
     def _undecided(self, line: Line, *, is_cel: bool) -> set[tuple[str, str]]:
         """Return the policies whose results are unknown, each with the reason."""
         current = self._current
-        found = set(current.lacking)
-        if found:
+        undecided = set(current.lacking)
+        if undecided:
             # Policies share data that one of them has requested.
-            known = {policy for policy, _ in found}
-            whats = sorted({what for _, what in found})
-            found |= {
-                (one.policy.key, ", ".join(whats))
-                for one in current.responses
-                if one.policy.key in self._asking and one.policy.key not in known
+            noted = {policy for policy, _ in undecided}
+            whats = sorted({need for _, need in undecided})
+            undecided |= {
+                (response.policy.key, ", ".join(whats))
+                for response in current.responses
+                if response.policy.key in self._asking
+                and response.policy.key not in noted
             }
         for code in current.codes:
-            found.add((_NO_POLICY, f"not evaluated: {code}"))
+            undecided.add((_NO_POLICY, f"not evaluated: {code}"))
         if line.redacted and is_cel:
-            text = f"redacted: {', '.join(line.redacted)}"
-            found |= {(key, text) for key in self.cel.candidates}
+            reason = f"redacted: {', '.join(line.redacted)}"
+            undecided |= {(key, reason) for key in self.cel.candidates}
         elif line.redacted:
             for key in self._reads.matching(line.redacted):
-                found.add((key, "redacted annotations"))
+                undecided.add((key, "redacted annotations"))
             for response in current.responses:
                 policy = response.policy
                 for rule in _rules_of(response):
                     identity = (policy.key, policy.kind)
                     if self._reads.concerns(identity, rule, line.redacted):
-                        found.add((policy.key, f"redacted: {', '.join(line.redacted)}"))
-        return found
+                        undecided.add(
+                            (policy.key, f"redacted: {', '.join(line.redacted)}")
+                        )
+        return undecided
 
     def _validated(
         self,
@@ -261,7 +264,11 @@ class Replayer:
         denying: Sequence[PolicyResponse],
     ) -> Verdict:
         unknown = {policy for policy, _ in undecided}
-        denying = [one for one in denying if one.policy.key not in unknown]
+        denying = [
+            policy_response
+            for policy_response in denying
+            if policy_response.policy.key not in unknown
+        ]
         if denying:
             # One denial is enough, even if other policies are undecided.
             return self._finished(DENIED, undecided, denying)
@@ -277,7 +284,9 @@ class Replayer:
             denying = list(filter(denies, responses))
             return self._finished(DENIED, undecided, denying)
         mutating = [
-            one for one in responses if any(r.status == PASS for r in one.results)
+            policy_response
+            for policy_response in responses
+            if any(r.status == PASS for r in policy_response.results)
         ]
         patch = (
             _PATCH.decode(base64.b64decode(response.patch)) if response.patch else []
@@ -299,14 +308,16 @@ class Replayer:
             if _rules_of(response)
         }
         reasons = [
-            f"{one.policy.key}/{found.rule}: {found.message}"
-            for one in policies
-            for found in one.results
-            if found.status in (FAIL, ERROR)
+            f"{policy_response.policy.key}/{rule_result.rule}: {rule_result.message}"
+            for policy_response in policies
+            for rule_result in policy_response.results
+            if rule_result.status in (FAIL, ERROR)
         ]
         return Verdict(
             outcome=outcome,
-            policies=tuple(sorted({one.policy.key for one in policies})),
+            policies=tuple(
+                sorted({policy_response.policy.key for policy_response in policies})
+            ),
             reasons=tuple(reasons),
             patch=tuple(patch),
             undecided=tuple(sorted(undecided)),
@@ -317,8 +328,8 @@ class Replayer:
 
 def _rules_of(response: PolicyResponse) -> list[str]:
     """Return the rules that matched."""
-    found = [result.rule for result in response.results]
-    return [*response.passed, *response.skipped, *found]
+    rules = [result.rule for result in response.results]
+    return [*response.passed, *response.skipped, *rules]
 
 
 def _undecidable(undecided: set[tuple[str, str]]) -> Verdict:

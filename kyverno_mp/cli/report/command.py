@@ -58,7 +58,7 @@ def called(**flags: Any) -> int:
     )
     chosen = sorted((entry for entry in entries if filters.accept(entry)), key=urgency)
     _write(options, _rendered(options, chosen))
-    return int(any(one.result in options.fail_on for one in chosen))
+    return int(any(entry.result in options.fail_on for entry in chosen))
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:
@@ -77,14 +77,14 @@ def _check(options: Options) -> None:
         for name in ("kubeconfig", "context", "selector"):
             if getattr(options, name):
                 raise CommandFailed(f"--{name} has no meaning without --cluster")
-    for flag, given, known in (
+    for flag, values, allowed in (
         ("--result", options.results, RESULTS),
         ("--fail-on", options.fail_on, RESULTS),
         ("--severity", options.severities, SEVERITIES),
     ):
-        for one in given:
-            if one not in known:
-                message = f"{flag}: {one!r} is not one of {', '.join(known)}"
+        for value in values:
+            if value not in allowed:
+                message = f"{flag}: {value!r} is not one of {', '.join(allowed)}"
                 raise CommandFailed(message)
 
 
@@ -95,10 +95,10 @@ def _entries(options: Options) -> list[Entry]:
     # For one exact namespace, the API server need not send other namespaces.
     is_one = len(names) == 1 and not contains_wildcard(names[0])
     scope = Scope(names[0] if is_one else "", options.selector)
-    found = entries_of_cluster(options.kubeconfig, options.context, scope)
-    if not found:
+    entries = entries_of_cluster(options.kubeconfig, options.context, scope)
+    if not entries:
         say("the cluster has no results in reports", err=True)
-    return found
+    return entries
 
 
 def _rendered(options: Options, entries: Sequence[Entry]) -> str:
@@ -117,7 +117,7 @@ def _rendered(options: Options, entries: Sequence[Entry]) -> str:
             options.group_by,
             options.limit,
             title=options.title,
-            made=datetime.now(UTC),
+            created=datetime.now(UTC),
         )
     from kyverno_mp.cli.report.text import markdown, table
 
@@ -127,8 +127,8 @@ def _rendered(options: Options, entries: Sequence[Entry]) -> str:
     return table(entries, options.group_by, options.limit, color=color)
 
 
-def _write(options: Options, text: str) -> None:
+def _write(options: Options, content: str) -> None:
     if options.output_file:
-        Path(options.output_file).write_text(text, encoding="utf-8")
+        Path(options.output_file).write_text(content, encoding="utf-8")
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(content)

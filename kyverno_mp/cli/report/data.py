@@ -26,35 +26,35 @@ def as_json(entries: Sequence[Entry], dimension: str) -> str:
     listed: list[Json] = [
         {"name": group.name, **group.counts.of} for group in groups(entries, dimension)
     ]
-    found = {
+    document = {
         "summary": total(entries).of,
         "groupBy": dimension,
         "groups": listed,
         "results": [_result(entry) for entry in entries],
     }
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _result(entry: Entry) -> dict[str, Json]:
     facts = asdict(entry)
     stamp = facts.pop("timestamp_s")
-    found = {key: value for key, value in facts.items() if value}
-    return {**found, "timestamp": stamp} if stamp else found
+    fields = {key: value for key, value in facts.items() if value}
+    return {**fields, "timestamp": stamp} if stamp else fields
 
 
 def as_sarif(entries: Sequence[Entry]) -> str:
     """Return failures, errors and warnings."""
-    known: dict[str, sarif.Explained] = {}
+    explained: dict[str, sarif.Explained] = {}
     findings = []
     for entry in entries:
         if entry.result not in _LEVELS:
             continue
         code = f"{entry.policy}/{entry.rule}"
-        text = f"Rule {entry.rule} of policy {entry.policy}"
-        known[code] = sarif.Explained(text, entry.severity, entry.category)
+        description = f"Rule {entry.rule} of policy {entry.policy}"
+        explained[code] = sarif.Explained(description, entry.severity, entry.category)
         level = _LEVELS[entry.result]
         findings.append(sarif.Finding(code, level, entry.message, subject=entry.path))
-    return sarif.render(findings, known)
+    return sarif.render(findings, explained)
 
 
 def as_junit(entries: Sequence[Entry]) -> str:

@@ -25,13 +25,13 @@ def page(
     rows_max: int,
     *,
     title: str,
-    made: datetime,
+    created: datetime,
 ) -> str:
     """Return the page; the groups of ``dimension`` come first.
 
     ``rows_max``: results in the list, 0 = all.
     """
-    order = (dimension, *(other for other in DIMENSIONS if other != dimension))
+    order = (dimension, *(name for name in DIMENSIONS if name != dimension))
     times = [entry.timestamp_s for entry in entries if entry.timestamp_s]
     html = render(
         "saved",
@@ -41,6 +41,6 @@ def page(
         groups_max=_GROUPS_MAX,
         period=(min(times), max(times)) if times else None,
         title=title,
-        written=made,
+        written=created,
     )
     return in_markup(html)

@@ -77,7 +77,7 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
     from kyverno_mp.kube.discovery import Discovery
     from kyverno_mp.kube.watch import WatchScope, list_all
 
-    found: dict[bytes, list[Entry]] = {}
+    by_report: dict[bytes, list[Entry]] = {}
     with open_cluster(kubeconfig, context) as cluster:
         discovery = Discovery(cluster.client)
         discovery.refresh()
@@ -96,16 +96,19 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 if scope.namespace and not resource.namespaced:
                     continue
                 # PERF: one report in memory at a time; only its entries stay.
-                said = {"apiVersion": resource.api_version, "kind": resource.kind}
+                type_fields = {
+                    "apiVersion": resource.api_version,
+                    "kind": resource.kind,
+                }
 
                 listed = dict[bytes, list[Entry]]()
 
                 def take(
                     raw: msgspec.Raw,
-                    said: dict[str, str] = said,
+                    type_fields: dict[str, str] = type_fields,
                     listed: dict[bytes, list[Entry]] = listed,
                 ) -> None:
-                    report = msgspec.json.decode(raw) | said
+                    report = msgspec.json.decode(raw) | type_fields
                     listed[_identity(report)] = _stored_entries(report)
                     advance(1)
 
@@ -118,8 +121,8 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 # removed.
                 with contextlib.suppress(KubeNotFound):
                     list_all(cluster.client, watched, take, restart=listed.clear)
-                found |= listed
-    return [entry for entries in found.values() for entry in entries]
+                by_report |= listed
+    return [entry for entries in by_report.values() for entry in entries]
 
 
 def _stored_entries(report: dict[str, Json]) -> list[Entry]:
@@ -161,30 +164,32 @@ def _documents(data: bytes, file: str) -> Iterator[Json]:
 
     Raises: PolicyInvalid, with the position of the syntax error.
     """
-    text = data.removeprefix(_BOM)
-    if text.lstrip()[:1] == b"[":
+    content = data.removeprefix(_BOM)
+    if content.lstrip()[:1] == b"[":
         # Some programs write a bare array.
-        loaded = load(b'{"kind":"List","items":' + text + b"}", file=file)
-        yield from (one.raw for one in loaded)
+        loaded = load(b'{"kind":"List","items":' + content + b"}", file=file)
+        yield from (document.raw for document in loaded)
         return
-    lines = _json_lines(text)
+    lines = _json_lines(content)
     if lines is not None:
         for raw in lines:
             items = items_of(raw)
-            yield from ((raw,) if items is None else (one for _, one in items))
+            yield from ((raw,) if items is None else (item for _, item in items))
         return
-    yield from (one.raw for one in load(text, file=file))
+    yield from (document.raw for document in load(content, file=file))
 
 
-def _json_lines(text: bytes) -> list[Json] | None:
+def _json_lines(content: bytes) -> list[Json] | None:
     """Return the objects of JSON lines, which ``apply`` writes; None for other text.
 
     A single line is not treated as JSON lines.
     """
-    if not text.startswith(b"{") or b"\n{" not in text:
+    if not content.startswith(b"{") or b"\n{" not in content:
         return None
     try:
-        return [msgspec.json.decode(line) for line in text.splitlines() if line.strip()]
+        return [
+            msgspec.json.decode(line) for line in content.splitlines() if line.strip()
+        ]
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 

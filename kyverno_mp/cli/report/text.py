@@ -24,7 +24,7 @@ _MARKUP: Final = str.maketrans(
         "\n": "<br>",
         "\r": " ",
         # Characters of markdown for table cells, code, links and emphasis.
-        **{one: f"\\{one}" for one in "\\|`[]*_~!@#"},
+        **{character: f"\\{character}" for character in "\\|`[]*_~!@#"},
     }
 )
 
@@ -42,12 +42,12 @@ def table(
         return Safe(f"{summary(total(entries))}\n")
     named = [(dimension.upper(), *(name.upper() for name in RESULTS), "TOTAL")]
     named += [_group_row(group) for group in groups(entries, dimension)]
-    text = columns(named, numbers_from=1)
+    output = columns(named, numbers_from=1)
     listed = entries[:rows_max] if rows_max else entries
     paint = _painted if color else _plain
-    text += "\n" + columns([_LISTED, *map(_cells, listed)], paint=paint)
-    text += "\n" + _rest(len(entries) - len(listed)) + _end(entries)
-    return Safe(text)
+    output += "\n" + columns([_LISTED, *map(_cells, listed)], paint=paint)
+    output += "\n" + _rest(len(entries) - len(listed)) + _end(entries)
+    return Safe(output)
 
 
 def _end(entries: Sequence[Entry]) -> str:
@@ -67,13 +67,13 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     message = entry.message
     if len(message) > _MESSAGE_LENGTH_MAX:
         message = message[:_MESSAGE_LENGTH_MAX] + " ..."
-    texts = (entry.severity, entry.policy, entry.rule, entry.path, message)
-    return (entry.result, *(shown(one) or "-" for one in texts))
+    values = (entry.severity, entry.policy, entry.rule, entry.path, message)
+    return (entry.result, *(shown(value) or "-" for value in values))
 
 
-def shown(text: str) -> str:
+def shown(value: str) -> str:
     """Return the text on one line, without control characters."""
-    return text if text.isprintable() else without_controls(" ".join(text.split()))
+    return value if value.isprintable() else without_controls(" ".join(value.split()))
 
 
 def _plain(_column: str, padded: str) -> str:
@@ -119,9 +119,15 @@ def markdown(entries: Sequence[Entry], dimension: str, rows_max: int) -> str:
     if listed:
         names = ("Result", "Severity", "Policy", "Rule", "Object", "Message")
         lines += ["", *_markdown_heads(names)]
-        for one in listed:
-            texts = (one.result, one.severity, one.policy, one.rule, one.path)
-            lines.append(_line((*texts, one.message)))
+        for entry in listed:
+            values = (
+                entry.result,
+                entry.severity,
+                entry.policy,
+                entry.rule,
+                entry.path,
+            )
+            lines.append(_line((*values, entry.message)))
     rest = _rest(len(entries) - len(listed))
     return "\n".join(lines) + "\n\n" + (f"{rest}\n" if rest else "") + _end(entries)
 
@@ -138,7 +144,10 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(map(cell_text, cells)) + " |"
 
 
-def cell_text(text: str) -> str:
+def cell_text(value: str) -> str:
     """Escape a string for one markdown cell."""
-    plain = "".join(one if one.isprintable() or one == "\n" else " " for one in text)
+    plain = "".join(
+        character if character.isprintable() or character == "\n" else " "
+        for character in value
+    )
     return plain.translate(_MARKUP)

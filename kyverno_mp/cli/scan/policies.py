@@ -55,8 +55,8 @@ def policies_of(
     policies = []
     keeps = _selector(selectors)
     for path in paths:
-        for text, file in sources(path):
-            for document in load(text, file=file):
+        for content, file in sources(path):
+            for document in load(content, file=file):
                 raw = _checked(document.raw, file)
                 if keeps(labels_of(raw["metadata"].get("labels"))):
                     policies.append(raw)
@@ -75,11 +75,11 @@ def _checked(raw: Json, file: str) -> dict[str, Json]:
         _check_names(fitted["spec"]["rules"])
     except _Misfit as error:
         name = (raw.get("metadata") or {}).get("name", "")
-        text = f'{_KIND}.json.kyverno.io "{name}" is invalid: {error}'
-        raise CommandFailed(f"{file}: {text}") from error
+        message = f'{_KIND}.json.kyverno.io "{name}" is invalid: {error}'
+        raise CommandFailed(f"{file}: {message}") from error
     # GO: the values of checks and variables are decoded from JSON, to float64.
-    text = json.dumps({"metadata": {}, **fitted})
-    floats: dict[str, Json] = json.loads(text, parse_int=float)
+    encoded = json.dumps({"metadata": {}, **fitted})
+    floats: dict[str, Json] = json.loads(encoded, parse_int=float)
     return floats
 
 
@@ -129,17 +129,17 @@ def _fields(
     }
 
 
-def _selector(texts: Sequence[str]) -> LabelTest:
+def _selector(selectors: Sequence[str]) -> LabelTest:
     """Parse selectors in the syntax of ``kubectl -l``."""
     labels: list[tuple[str, str]] = []
     terms: list[tuple[str, str, tuple[str, ...]]] = []
-    for part in (p.strip() for p in _COMMA.split(",".join(texts))):
+    for part in (p.strip() for p in _COMMA.split(",".join(selectors))):
         key, unequal, value = part.partition("!=")
         listed = _LISTED.fullmatch(part)
         if part and listed is None and _TERM.fullmatch(part) is None:
             raise CommandFailed(f"unable to parse requirement: {part}")
         if listed is not None:
-            values = tuple(one.strip() for one in listed[3].split(","))
+            values = tuple(value.strip() for value in listed[3].split(","))
             operator = "In" if listed[2] == "in" else "NotIn"
             terms.append((listed[1], operator, values))
         elif unequal:

@@ -44,8 +44,8 @@ class _Verdict:
     def line(self) -> str:
         """Return the line of the text output."""
         head = f"- {self.policy} / {self.rule} / {self.identifier} {self.result}"
-        text = "\n".join(self.texts)
-        return f"{head}: {text}" if self.texts else head
+        lines = "\n".join(self.texts)
+        return f"{head}: {lines}" if self.texts else head
 
 
 def scan(
@@ -94,7 +94,7 @@ def _pre_processed(value: Json, statements: Sequence[str]) -> Json:
     return value
 
 
-def _silent(_text: str) -> None:
+def _silent(_message: str) -> None:
     """Print nothing; replaces echo if the output is data."""
 
 
@@ -115,16 +115,16 @@ def _payload(path: str) -> Json:
     return documents[0] if len(documents) == 1 else documents
 
 
-def _number(text: str) -> float:
+def _number(literal: str) -> float:
     """Return a number of JSON. GO: every number is a float64."""
-    value = float(text)
+    value = float(literal)
     if math.isinf(value):
-        raise ValueError(f"number {text[:20]} is out of range")
+        raise ValueError(f"number {literal[:20]} is out of range")
     return value
 
 
-def _constant(text: str) -> float:
-    raise ValueError(f"{text} is not JSON")
+def _constant(literal: str) -> float:
+    raise ValueError(f"{literal} is not JSON")
 
 
 def _go_ints(value: Json) -> Json:
@@ -184,17 +184,17 @@ def _matches(block: dict[str, Json], element: Json, scope: EntryScope) -> bool:
 def _failures(block: dict[str, Json], element: Json, scope: EntryScope) -> list[str]:
     """Return the messages of ``any`` if every entry fails, else those of ``all``."""
     some, every = _checks_of(block, "assert")
-    texts: list[str] = []
+    messages: list[str] = []
     for path, check in some:
-        text = _messages_of(check, f"{path}.check", element, scope)
-        if not text:
-            texts = []
+        message = _messages_of(check, f"{path}.check", element, scope)
+        if not message:
+            messages = []
             break
-        texts.append(text)
-    if texts:
-        return texts
-    found = [_messages_of(c, f"{path}.check", element, scope) for path, c in every]
-    return [text for text in found if text]
+        messages.append(message)
+    if messages:
+        return messages
+    failures = [_messages_of(c, f"{path}.check", element, scope) for path, c in every]
+    return [message for message in failures if message]
 
 
 def _checks_of(
@@ -222,21 +222,21 @@ def _messages_of(
     check: dict[str, Json], path: str, element: Json, scope: EntryScope
 ) -> str:
     """Return the message and a line for each violation, "" without any."""
-    found = _violated(path, check["check"], element, scope)
-    if not found:
+    violations = _violated(path, check["check"], element, scope)
+    if not violations:
         return ""
     lines = []
     if check.get("message"):
         lines.append(f"-> {_message(check['message'], scope)}")
-    lines += [f" -> {violation.text}" for violation in found]
+    lines += [f" -> {violation.message}" for violation in violations]
     return "\n".join(lines)
 
 
-def _message(text: str, scope: EntryScope) -> str:
+def _message(message: str, scope: EntryScope) -> str:
     """Replace ``{{ }}`` by results. KYVERNO: a failure is shown in the text."""
 
-    def result(found: re.Match[str]) -> str:
-        statement = found[1].strip()
+    def result(match: re.Match[str]) -> str:
+        statement = match[1].strip()
         try:
             value = scope.search(statement)
         except InputError as error:
@@ -245,4 +245,4 @@ def _message(text: str, scope: EntryScope) -> str:
             return f"ERR ({statement} not found)"
         return value if type(value) is str else f"ERR ({statement} not a string)"
 
-    return _HOLE.sub(result, text)
+    return _HOLE.sub(result, message)

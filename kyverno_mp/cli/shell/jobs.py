@@ -156,9 +156,9 @@ def _work(part: range, step: Step, writer: int) -> None:
             os._exit(code)
 
 
-def _send_error(pipe: BinaryIO, kind: int, text: str) -> int:
+def _send_error(pipe: BinaryIO, kind: int, message: str) -> int:
     try:
-        _send(pipe, kind, text.encode())
+        _send(pipe, kind, message.encode())
         pipe.flush()
     except OSError:
         return 1

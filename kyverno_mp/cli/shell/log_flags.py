@@ -40,11 +40,11 @@ def without_log_flags(
     ``keep_level``: the command itself reads ``-v``. This version has no log levels: it
     always reports errors on standard error.
     """
-    kept: list[str] = []
+    remaining: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument == "--":
-            return [*kept, argument, *rest]
+            return [*remaining, argument, *rest]
         name, equals, value = argument.partition("=")
         if name in _LEVEL and not keep_level:
             # KYVERNO: as the last argument, the flag means level 2 (docs/behaviour/cli
@@ -54,14 +54,14 @@ def without_log_flags(
             if not equals:
                 next(rest, "")
         elif name not in _SWITCHES:
-            kept.append(argument)
-    return kept
+            remaining.append(argument)
+    return remaining
 
 
-def _check_level(text: str) -> None:
+def _check_level(level: str) -> None:
     try:
-        int(text)
+        int(level)
     except ValueError as error:
         raise CommandFailed(
-            f'Failed to setup logging (strconv.Atoi: parsing "{text}": invalid syntax)'
+            f'Failed to setup logging (strconv.Atoi: parsing "{level}": invalid syntax)'
         ) from error

@@ -23,18 +23,18 @@ def with_plain_switches(root: click.Command, arguments: Sequence[str]) -> list[s
 
     Raises: CommandFailed for other values.
     """
-    if not any(one.startswith("-") and "=" in one for one in arguments):
+    if not any(argument.startswith("-") and "=" in argument for argument in arguments):
         return list(arguments)
     command = _named(root, arguments)
-    kept: list[str] = []
+    remaining: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument == "--":
-            return [*kept, argument, *rest]
+            return [*remaining, argument, *rest]
         name, equals, value = argument.partition("=")
         switch = _switch(command, name) if equals and name.startswith("-") else None
         if switch is None:
-            kept.append(argument)
+            remaining.append(argument)
         elif value not in _BOOLS:
             names = ", ".join(sorted(switch.opts, key=len))
             raise CommandFailed(
@@ -42,8 +42,8 @@ def with_plain_switches(root: click.Command, arguments: Sequence[str]) -> list[s
                 f' parsing "{value}": invalid syntax'
             )
         elif _BOOLS[value]:
-            kept.append(name)
-    return kept
+            remaining.append(name)
+    return remaining
 
 
 def _named(command: click.Command, arguments: Sequence[str]) -> click.Command:
@@ -51,8 +51,8 @@ def _named(command: click.Command, arguments: Sequence[str]) -> click.Command:
     for argument in arguments:
         if not isinstance(command, click.Group):
             break
-        found = command.get_command(click.Context(command), argument)
-        command = found or command
+        subcommand = command.get_command(click.Context(command), argument)
+        command = subcommand or command
     return command
 
 

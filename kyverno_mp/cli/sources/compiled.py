@@ -131,8 +131,8 @@ def compile_admission(policy_set: PolicySet) -> list[AdmissionPolicyIR]:
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
 
     return [
-        compile_admission_policy(one, policy_set.bindings)
-        for one in policy_set.admission
+        compile_admission_policy(policy, policy_set.bindings)
+        for policy in policy_set.admission
     ]
 
 
@@ -182,10 +182,10 @@ def compile_authorizations(
             if mode not in modes:
                 compiled.invalid.append((name, error))
                 continue
-            text = error.message
+            reason = error.message
             if isinstance(error, DocumentInvalid):
-                text = error.problems[0].upstream or text
-            message = f"failed to compile {mode_of(mode).word} policy {name}: {text}"
+                reason = error.problems[0].upstream or reason
+            message = f"failed to compile {mode_of(mode).word} policy {name}: {reason}"
             raise CommandFailed(message) from error
     return policies
 

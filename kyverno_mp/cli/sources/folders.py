@@ -47,7 +47,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
                 raise _error(errno.ELOOP, path)
             above.append(identity)
             # Sorted by characters, like in Go.
-            names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
+            names = sorted(name for name in os.listdir(path) if name[:1] != ".")  # noqa: PTH208
             ways.append(iter([path / name for name in names]))
         elif path.suffix in suffixes:
             yield regular(path, facts)
@@ -73,10 +73,10 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = os.walk(folder, onerror=refuse)
+    walk = os.walk(folder, onerror=refuse)
     # Links to folders are ignored.
     bounds = Bounds(folder)
-    for path in sorted(Path(at, name) for at, _, names in found if name in names):
+    for path in sorted(Path(at, name) for at, _, names in walk if name in names):
         yield bounds.check(path)
 
 
@@ -105,10 +105,14 @@ class Bounds:
         if path == self._folder or not path.is_symlink():
             return path
         if self._roots is None:
-            own = self._folder.resolve()
-            above = (own, *own.parents)
-            found = [one for one in above if (one / _REPOSITORY).exists()]
-            self._roots = [*found[:1], own, Path.cwd()] if found else [Path("/")]
+            folder = self._folder.resolve()
+            above = (folder, *folder.parents)
+            repositories = [
+                ancestor for ancestor in above if (ancestor / _REPOSITORY).exists()
+            ]
+            self._roots = (
+                [*repositories[:1], folder, Path.cwd()] if repositories else [Path("/")]
+            )
         target = path.resolve()
         if not any(target.is_relative_to(root) for root in self._roots):
             message = (

@@ -41,8 +41,8 @@ class Target(NamedTuple):
 
 def is_git(path: str) -> bool:
     """Return whether a path is a URL; raises CommandFailed for unsupported schemes."""
-    scheme, found, _ = path.partition("://")
-    if not found:
+    scheme, separator, _ = path.partition("://")
+    if not separator:
         return False
     if scheme not in _SCHEMES:
         raise CommandFailed(
@@ -141,17 +141,17 @@ def _environment(access: GitAccess) -> dict[str, str]:
     """Return git's environment: no prompts, few protocols; secrets not in argv."""
     from kyverno_mp.settings.read import environment  # needed only to clone
 
-    found = dict(environment())
-    found["GIT_TERMINAL_PROMPT"] = "0"
-    found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)
+    variables = dict(environment())
+    variables["GIT_TERMINAL_PROMPT"] = "0"
+    variables["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)
     # KYVERNO: one without the other is ignored (docs/behaviour/cli 4).
     if access.username and access.password:
         pair = f"{access.username}:{access.password}".encode()
-        found["GIT_CONFIG_COUNT"] = "1"
-        found["GIT_CONFIG_KEY_0"] = "http.extraHeader"
+        variables["GIT_CONFIG_COUNT"] = "1"
+        variables["GIT_CONFIG_KEY_0"] = "http.extraHeader"
         token = base64.b64encode(pair).decode()
-        found["GIT_CONFIG_VALUE_0"] = f"Authorization: Basic {token}"
-    return found
+        variables["GIT_CONFIG_VALUE_0"] = f"Authorization: Basic {token}"
+    return variables
 
 
 def yaml_files(folder: Path) -> list[Path]:

@@ -54,18 +54,20 @@ class Struct(NamedTuple):
 
         The holder is the inlined struct's name, "" for this struct's own fields.
         """
-        known = self.known()
-        if key in known:
-            return key, *known[key]
+        fields = self.known()
+        if key in fields:
+            return key, *fields[key]
         low = folded(key)
-        return next(((n, *of) for n, of in known.items() if folded(n) == low), None)
+        return next(
+            ((n, *declared) for n, declared in fields.items() if folded(n) == low), None
+        )
 
     def known(self) -> "dict[str, tuple[Shape, str]]":
         """Return all fields, each with its holder."""
-        found = {name: (shape, "") for name, shape in self.fields.items()}
+        fields = {name: (shape, "") for name, shape in self.fields.items()}
         for part in self.inlined:
-            found |= {name: (shape, part.name) for name, shape in part.fields.items()}
-        return found
+            fields |= {name: (shape, part.name) for name, shape in part.fields.items()}
+        return fields
 
 
 Shape = str | Many | Named | Struct
@@ -74,9 +76,9 @@ Shape = str | Many | Named | Struct
 class Misfit(Exception):
     """The document does not conform; ``text`` is Go's message."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.text = message
 
 
 class _FieldPath(NamedTuple):
@@ -96,11 +98,11 @@ class _Decoder:
 def decode(raw: Json, struct: Struct) -> dict[str, Json]:
     """Return the given fields by their declared names. Raises: Misfit."""
     decoder = _Decoder()
-    found = _struct(raw, struct, _FieldPath(""), decoder)
+    fields = _struct(raw, struct, _FieldPath(""), decoder)
     if decoder.errors:
         raise Misfit(f"json: {decoder.errors[0]}")
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(fields, dict)
+    return fields
 
 
 def _value(
@@ -130,14 +132,14 @@ def _struct(
         return {}
     if type(value) is not dict:
         return _misfit(value, shape, field_path, decoder)
-    found: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     # The document passes through JSON with sorted keys, so the last key wins.
     for key in sorted(value):
-        known = shape.find(key)
-        if known is None:
+        field = shape.find(key)
+        if field is None:
             decoder.errors.append(f'unknown field "{key}"')
             continue
-        name, inner, holder = known
+        name, inner, holder = field
         if value[key] is None:
             continue
         steps = (holder, name) if holder else (name,)
@@ -146,8 +148,8 @@ def _struct(
         below = _FieldPath(
             shape.name.rpartition(".")[2], (*field_path.fields, *steps), coerced
         )
-        found[name] = _value(value[key], inner, below, decoder)
-    return found
+        fields[name] = _value(value[key], inner, below, decoder)
+    return fields
 
 
 def _many(value: Json, shape: Many, field_path: _FieldPath, decoder: _Decoder) -> Json:
@@ -174,11 +176,11 @@ def _named(
 def _misfit(
     value: Json, shape: Shape, field_path: _FieldPath, decoder: _Decoder
 ) -> Json:
-    where = "Go value"
+    target = "Go value"
     if field_path.fields:
-        where = f"Go struct field {field_path.struct}.{'.'.join(field_path.fields)}"
+        target = f"Go struct field {field_path.struct}.{'.'.join(field_path.fields)}"
     got = _WORDS[type(value)]
-    decoder.errors.append(f"cannot unmarshal {got} into {where} of type {_go(shape)}")
+    decoder.errors.append(f"cannot unmarshal {got} into {target} of type {_go(shape)}")
     return None
 
 

@@ -55,7 +55,7 @@ def load_payload(path: Path) -> dict[str, Json]:
     if path.suffix == ".json" or path.suffix in _YAML:
         try:
             is_json = path.suffix == ".json"
-            found = [_json(path, number=float)] if is_json else read_documents(path)
+            documents = [_json(path, number=float)] if is_json else read_documents(path)
         except CommandFailed as error:
             message = f"failed to load JSON payload ({error.message})"
             raise CommandFailed(message) from error
@@ -64,10 +64,10 @@ def load_payload(path: Path) -> dict[str, Json]:
             "failed to load JSON payload (unrecognized payload format, must be yaml or"
             f" json ({path}))"
         )
-    if len(found) != 1 or not isinstance(found[0], dict):
+    if len(documents) != 1 or not isinstance(documents[0], dict):
         # KYVERNO: upstream's process panics.
         raise CommandFailed(f"failed to load JSON payload ({path}: not one map)")
-    return found[0]
+    return documents[0]
 
 
 def load_check_request(mode: str, path: str) -> CheckRequest:
@@ -82,18 +82,18 @@ def load_check_request(mode: str, path: str) -> CheckRequest:
 
     described = mode_of(mode)
     word, kind = described.word, described.schema[described.request]
-    where = f"failed to parse {word} payload from {path}"
+    failure = f"failed to parse {word} payload from {path}"
     try:
         data = json.loads(read_file(Path(path)))
-        found = http_request(data) if mode == "HTTP" else from_proto(kind, data)
+        request = http_request(data) if mode == "HTTP" else from_proto(kind, data)
     except OSError as error:
         reason = f"failed to read {word} payload file {path}"
-        text = read_error(error, Path(path))
-        raise CommandFailed(f"{where}: {reason}: {text}") from error
+        cause = read_error(error, Path(path))
+        raise CommandFailed(f"{failure}: {reason}: {cause}") from error
     except (ValueError, RecursionError) as error:
         # MessageInvalid is a ValueError, too.
-        raise CommandFailed(f"{where}: {error}") from error
-    return CheckRequest(mode, path, found)
+        raise CommandFailed(f"{failure}: {error}") from error
+    return CheckRequest(mode, path, request)
 
 
 def _json(path: Path, number: Callable[[str], float] | None = None) -> Json:

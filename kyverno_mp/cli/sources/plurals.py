@@ -61,7 +61,9 @@ def _items_of(document: Json) -> list[Json]:
 
 def known_plurals(plurals: Plurals | None) -> Plurals:
     """Return the resource names of the built-in kinds and of the given kinds."""
-    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (plurals or {})
+    return {
+        (built_in.group, built_in.kind): built_in.plural for built_in in BUILT_IN
+    } | (plurals or {})
 
 
 def resource_of(
@@ -107,9 +109,11 @@ def _rule_may_match(rule: ResourceRuleIR, request: Request) -> bool:
 @cache
 def _built_in_kinds() -> Mapping[str, frozenset[str]]:
     """Return the built-in kinds of each resource name."""
-    names = {one.plural for one in BUILT_IN}
+    names = {built_in.plural for built_in in BUILT_IN}
     return {
-        name: frozenset(one.kind for one in BUILT_IN if one.plural == name)
+        name: frozenset(
+            built_in.kind for built_in in BUILT_IN if built_in.plural == name
+        )
         for name in names
     }
 

@@ -76,10 +76,10 @@ def load_policies(
     repository cannot be cloned. ``are_arguments``: see ``read_file``.
     """
     with progress("Reading policies", 0, "files") as advance:
-        found = _load(paths, git, advance, are_arguments=are_arguments)
-    for text in found.warnings:
-        warn(text)
-    return found
+        policy_set = _load(paths, git, advance, are_arguments=are_arguments)
+    for warning in policy_set.warnings:
+        warn(warning)
+    return policy_set
 
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
@@ -113,15 +113,15 @@ def _load(
                 raise misplaced[0]
         except (InputError, OSError) as error:
             policy_set.failed_paths.append((path, _reason(path, error)))
-            text = f"failed to load file {path}: {error}"
+            message = f"failed to load file {path}: {error}"
             if isinstance(error, OSError):
-                text = read_error(error, path).replace("open ", "stat ", 1)
+                message = read_error(error, path).replace("open ", "stat ", 1)
                 if may_be_folder(path):
                     policy_set.unread.append(str(error.filename or path))
             elif Path(path).is_dir():
                 # All policies of the folder are missing, so the run must not succeed.
                 policy_set.unread.append(error.where.file or path)
-            policy_set.lost_paths.append(text)
+            policy_set.lost_paths.append(message)
             continue
         if part == PolicySet():
             part.silent.append((path, "no policies"))
@@ -135,15 +135,15 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
     ``above``: number of lines before the parsed part of the file.
     """
     if isinstance(error, OSError):
-        place = str(error.filename or path)
+        file = str(error.filename or path)
         reason = (error.strerror or str(error)).lower()
-        return reason if place == path else f"{place}: {reason}"
-    where = error.where
-    places = [where.file if where.file != path else ""]
-    if where.policy:
-        places.append(f"policy {where.policy}")
-    if where.line:
-        places.append(f"line {where.line + above}, column {where.column}")
+        return reason if file == path else f"{file}: {reason}"
+    position = error.where
+    places = [position.file if position.file != path else ""]
+    if position.policy:
+        places.append(f"policy {position.policy}")
+    if position.line:
+        places.append(f"line {position.line + above}, column {position.column}")
     return ": ".join(filter(None, [*places, f"{error.message} [{error.code}]"]))
 
 
@@ -233,7 +233,10 @@ def _note_foreign(policy_set: PolicySet, raw: Json) -> None:
 
 def _is_built_in(raw: dict[str, Json]) -> bool:
     api_version, kind = raw["apiVersion"], raw["kind"]
-    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
+    return any(
+        built_in.api_version == api_version and built_in.kind == kind
+        for built_in in BUILT_IN
+    )
 
 
 def _refuse_misfits(document: RawDocument) -> None:
@@ -274,7 +277,9 @@ def _documents(policy_set: PolicySet, data: bytes, file: str) -> list[RawDocumen
         except PolicyInvalid as error:
             policy_set.failed_paths.append((file, _reason(file, error, above)))
             loaded = []
-        documents += [structs.replace(one, line=one.line + above) for one in loaded]
+        documents += [
+            structs.replace(document, line=document.line + above) for document in loaded
+        ]
         above += part.count(b"\n")
     return documents
 

@@ -70,7 +70,7 @@ class PolicySet(msgspec.Struct):
     @property
     def has_policies(self) -> bool:
         """Return whether any policy or exception was loaded."""
-        others = {
+        non_policies = {
             "raw",
             "failed_paths",
             "lost_paths",
@@ -79,14 +79,16 @@ class PolicySet(msgspec.Struct):
             "silent",
             "foreign",
         }
-        return any(getattr(self, name) for name in {*self.__struct_fields__} - others)
+        return any(
+            getattr(self, name) for name in {*self.__struct_fields__} - non_policies
+        )
 
     @property
     def of_other_kinds(self) -> list[str]:
         """Return the policies of kinds that bench does not evaluate."""
         return [
-            f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in (
+            f"{policy.api_version} {policy.kind} {policy.metadata.name}"
+            for policy in (
                 *self.validating,
                 *self.authorization,
                 *self.cel,

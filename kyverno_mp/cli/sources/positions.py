@@ -22,9 +22,9 @@ _Node = yaml.nodes.Node
 class Positions:
     """Positions of fields in one file; empty if the text is not YAML."""
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, data: bytes) -> None:
         try:
-            read = without_strays(text)
+            read = without_strays(data)
             self._roots = list(yaml.compose_all(read, Loader=yaml.CSafeLoader))
         except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
             self._roots = []
@@ -33,13 +33,13 @@ class Positions:
         """Yield key, line and column of each key that repeats an earlier one."""
         root = self._roots[index] if index < len(self._roots) else None
         pending: list[_Node] = [root] if root is not None else []
-        known: set[int] = set()
+        visited: set[int] = set()
         while pending:
             node = pending.pop()
             # An alias is the same node as its anchor.
-            if id(node) in known or not isinstance(node, yaml.CollectionNode):
+            if id(node) in visited or not isinstance(node, yaml.CollectionNode):
                 continue
-            known.add(id(node))
+            visited.add(id(node))
             if isinstance(node, yaml.SequenceNode):
                 pending.extend(node.value)
                 continue
@@ -78,10 +78,10 @@ class Positions:
         mark = node.start_mark
         at = 0
         while at < len(steps):
-            found = _child(node, steps, at)
-            if found is None:
+            child = _child(node, steps, at)
+            if child is None:
                 break
-            node, mark, at = found
+            node, mark, at = child
         return mark.line + 1, mark.column + 1
 
 
@@ -93,10 +93,10 @@ def _repeated(node: _Node) -> Iterator[tuple[str, int]]:
         yield from _repeated_in(node, set())
 
 
-def _repeated_in(node: _Node, known: set[str]) -> Iterator[tuple[str, int]]:
+def _repeated_in(node: _Node, keys: set[str]) -> Iterator[tuple[str, int]]:
     """Yield the keys that are repeated in a mapping and the mappings that it merges.
 
-    ``known``: keys that are already set, as Go prints them; the mapping's keys are
+    ``keys``: keys that are already set, as Go prints them; the mapping's keys are
     added.
     """
     if not isinstance(node, yaml.MappingNode):
@@ -106,16 +106,16 @@ def _repeated_in(node: _Node, known: set[str]) -> Iterator[tuple[str, int]]:
             # GO: the first of several merged mappings wins, so it is visited last.
             is_list = isinstance(value, yaml.SequenceNode)
             for merged in reversed(value.value) if is_list else [value]:
-                yield from _repeated_in(merged, known)
+                yield from _repeated_in(merged, keys)
             continue
         yield from _repeated(value)
         if not isinstance(key, yaml.ScalarNode):
             continue
-        shown = _shown(key)
-        if shown in known:
+        printed = _shown(key)
+        if printed in keys:
             # An alias has its anchor's position.
-            yield shown, max(key.start_mark.line, value.start_mark.line) + 1
-        known.add(shown)
+            yield printed, max(key.start_mark.line, value.start_mark.line) + 1
+        keys.add(printed)
 
 
 def _shown(key: yaml.ScalarNode) -> str:

@@ -46,10 +46,10 @@ def read_standard_input(bytes_max: int = 0) -> bytes:
 
 def _read(file: BinaryIO, name: str, bytes_max: int) -> bytes:
     parts: list[bytes] = []
-    left = bytes_max + 1
-    while left and (part := file.read(min(left, _CHUNK_BYTES))):
+    remaining = bytes_max + 1
+    while remaining and (part := file.read(min(remaining, _CHUNK_BYTES))):
         parts.append(part)
-        left -= len(part)
-    if not left:
+        remaining -= len(part)
+    if not remaining:
         raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", name)
     return b"".join(parts)

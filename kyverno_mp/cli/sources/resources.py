@@ -147,7 +147,7 @@ def _name_of(document: RawDocument) -> str:
     return f"document {document.index}{item}"
 
 
-def _check_names(raw: dict[str, Json], where: str) -> None:
+def _check_names(raw: dict[str, Json], location: str) -> None:
     """Raise CommandFailed if apiVersion or kind is not a string.
 
     KYVERNO: other fields that are not strings are read as "" (docs/behaviour/cli 5).
@@ -155,7 +155,7 @@ def _check_names(raw: dict[str, Json], where: str) -> None:
     for name in ("apiVersion", "kind"):
         if type(raw[name]) is not str:
             raise CommandFailed(
-                f"failed to load resources ({where}: {name} is not text)"
+                f"failed to load resources ({location}: {name} is not text)"
             )
 
 

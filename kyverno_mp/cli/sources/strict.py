@@ -101,23 +101,25 @@ def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
     return list(spec.get("resources", []))
 
 
-def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:
+def check_fields(
+    raw: Json, allowed: Mapping[str, type], location: str
+) -> dict[str, Json]:
     """Return ``raw`` with the names in ``allowed``; their case may differ, as in Go.
 
     Raises: CommandFailed for unknown fields or wrong types.
     """
     if not isinstance(raw, dict):
-        raise CommandFailed(f"{where}: expected a map, got {type(raw).__name__}")
+        raise CommandFailed(f"{location}: expected a map, got {type(raw).__name__}")
     names = {folded(name): name for name in allowed}
     fields: dict[str, Json] = {}
     for key in sorted(raw):
         value = raw[key]
         name = key if key in allowed else names.get(folded(key))
         if name is None:
-            raise CommandFailed(f'{where}: unknown field "{key}"')
+            raise CommandFailed(f'{location}: unknown field "{key}"')
         if value is not None and not isinstance(value, allowed[name]):
             raise CommandFailed(
-                f"{where}.{key}: expected {allowed[name].__name__},"
+                f"{location}.{key}: expected {allowed[name].__name__},"
                 f" got {type(value).__name__}"
             )
         if value is not None:

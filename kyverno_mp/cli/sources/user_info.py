@@ -26,10 +26,10 @@ class UserInfo(msgspec.Struct):
     deprecated: bool = False
 
 
-def deprecation(what: str, path: str | Path) -> str:
+def deprecation(kind: str, path: str | Path) -> str:
     """Return the warning of a file without apiVersion or kind."""
     return (
-        f"\nWARNING: {what} file ({path}) uses a deprecated schema that will be removed"
+        f"\nWARNING: {kind} file ({path}) uses a deprecated schema that will be removed"
         " in 1.15"
     )
 
@@ -61,7 +61,7 @@ def load_user_info(path: Path, *, is_argument: bool = False) -> UserInfo:
 
 def _is_zero(top: dict[str, Json], user: dict[str, Json]) -> bool:
     """Tell whether the user is Go's zero value; an empty list or map is not zero."""
-    texts = (top.get("synchronize"), user.get("username"), user.get("uid"))
+    strings = (top.get("synchronize"), user.get("username"), user.get("uid"))
     lists = (top.get("roles"), top.get("clusterRoles"))
     parts = (*lists, user.get("groups"), user.get("extra"))
-    return not any(texts) and all(part is None for part in parts)
+    return not any(strings) and all(part is None for part in parts)

@@ -52,17 +52,17 @@ class Values(msgspec.Struct):
             rule.removeprefix("autogen-cronjob-"),
             rule.removeprefix("autogen-"),
         ):
-            found = self.rules.get((policy, name))
-            if found is not None:
-                return found
+            values = self.rules.get((policy, name))
+            if values is not None:
+                return values
         return {}
 
 
-def parse_set(texts: Iterable[str]) -> dict[str, str]:
+def parse_set(assignments: Iterable[str]) -> dict[str, str]:
     """Parse ``--set``: parts other than ``k=v`` are ignored, the first value wins."""
     values: dict[str, str] = {}
-    for text in texts:
-        parts = [part.strip() for part in text.split("=")]
+    for assignment in assignments:
+        parts = [part.strip() for part in assignment.split("=")]
         if len(parts) == 2 and all(parts) and "request.object." not in parts[0]:  # noqa: PLR2004 - key and value
             values.setdefault(parts[0], parts[1])
     return values

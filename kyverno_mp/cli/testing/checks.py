@@ -26,7 +26,7 @@ def check_rows(
     checks: Sequence[Json],
     responses: Sequence[Response],
     policies: Mapping[str, Json],
-    where: str,
+    location: str,
 ) -> list[Row]:
     """Return a row for each check and each of its rules; raises CommandFailed.
 
@@ -34,13 +34,15 @@ def check_rows(
     """
     rows: list[Row] = []
     for index, raw in enumerate(checks):
-        place = f"{where}: checks[{index}]"
+        check_location = f"{location}: checks[{index}]"
         try:
-            for row in _rows(check_fields(raw, _CHECK, place), responses, policies):
+            for row in _rows(
+                check_fields(raw, _CHECK, check_location), responses, policies
+            ):
                 row.number = len(rows) + 1
                 rows.append(row)
         except InputError as error:
-            raise CommandFailed(f"{place}: {error.message}") from error
+            raise CommandFailed(f"{check_location}: {error.message}") from error
     return rows
 
 
@@ -48,28 +50,28 @@ def _rows(
     check: dict[str, Json], responses: Sequence[Response], policies: Mapping[str, Json]
 ) -> Iterator[Row]:
     match = check_fields(check.get("match", {}), _MATCH, "match")
-    wanted = {name: program_of(tree) for name, tree in match.items()}
+    programs = {name: program_of(tree) for name, tree in match.items()}
     asserted = program_of(check["assert"]) if "assert" in check else None
     refused = program_of(check["error"]) if "error" in check else None
     for response in responses:
         policy = policies.get(response.policy.name, {})
         if not (
-            _holds(wanted.get("resource"), response.resource)
-            and _holds(wanted.get("policy"), policy)
+            _holds(programs.get("resource"), response.resource)
+            and _holds(programs.get("policy"), policy)
         ):
             continue
         for rule in response.results:
-            if not _holds(wanted.get("rule"), {"name": rule.rule}):
+            if not _holds(programs.get("rule"), {"name": rule.rule}):
                 continue
             facts = _facts(rule)
             if asserted is not None:
-                found = violations(asserted, facts)
-                reason = aggregated(found) if found else "Ok"
-                yield _row(response, rule, reason, good=not found)
+                messages = violations(asserted, facts)
+                reason = aggregated(messages) if messages else "Ok"
+                yield _row(response, rule, reason, good=not messages)
             if refused is not None:
-                found = violations(refused, facts)
-                reason = aggregated(found) if found else _UNEXPECTED
-                yield _row(response, rule, reason, good=bool(found))
+                messages = violations(refused, facts)
+                reason = aggregated(messages) if messages else _UNEXPECTED
+                yield _row(response, rule, reason, good=bool(messages))
 
 
 def _holds(program: AssertionProgram | None, value: dict[str, Json]) -> bool:

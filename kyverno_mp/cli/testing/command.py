@@ -63,20 +63,20 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
             raise CommandFailed(selector.problems[0])
         write_whole((), (), options)
         return 0
-    wanted = []
+    chosen = []
     for test in tests:
         test.results = [e for e in test.results if selector.keeps(e)]
         if test.results:
-            wanted.append(test)
+            chosen.append(test)
     runs: list[TestRun] = []
-    with progress("Testing", len(wanted), "tests") as advance:
+    with progress("Testing", len(chosen), "tests") as advance:
 
         def echo_below(line: str) -> None:
             advance.hide()
             echo(line)
 
         outcomes = run_all(
-            wanted,
+            chosen,
             lambda test, echo: run_test(
                 test,
                 echo,
@@ -85,7 +85,7 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
                 strict=options.require_valid,
             ),
             echo_below,
-            jobs_for(options.jobs, len(wanted)),
+            jobs_for(options.jobs, len(chosen)),
             advance,
         )
         try:
@@ -97,10 +97,10 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
                 print_differences(outcome.rows, options)
         except (CommandFailed, Error):
             # The results of the earlier tests are still printed as one document.
-            write_whole(wanted[: len(runs)], runs, options)
+            write_whole(chosen[: len(runs)], runs, options)
             raise
-    write_whole(wanted, runs, options)
-    print_summary(wanted, runs, options, echo)
+    write_whole(chosen, runs, options)
+    print_summary(chosen, runs, options, echo)
     return 0
 
 

@@ -95,34 +95,34 @@ class _Responses(NamedTuple):
 def _by_target(
     responses: dict[Key, list[Response]],
 ) -> dict[Key, list[tuple[Response, RuleResult]]]:
-    found: dict[Key, list[tuple[Response, RuleResult]]] = {}
+    by_target: dict[Key, list[tuple[Response, RuleResult]]] = {}
     for listed in responses.values():
         for response in listed:
             for rule in response.results:
                 if rule.patched_target is not None:
                     key = key_of(rule.patched_target)
-                    found.setdefault(key, []).append((response, rule))
-    return found
+                    by_target.setdefault(key, []).append((response, rule))
+    return by_target
 
 
 def _text_of(key: Sequence[str]) -> str:
     """Return a key's text for rows; payloads and generated objects have only a name."""
-    text = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
-    return text if "/" in text else f"/{text}"
+    path = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
+    return path if "/" in path else f"/{path}"
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
     """Return the keys that a result selects, or all keys if none matches (cli 15)."""
-    found: list[Key] = []
+    selected: list[Key] = []
     for name in expected.resources or []:
         payloads = [key for key in keys if key == ("", "", "", name)]
         if payloads:
-            found += payloads
+            selected += payloads
             continue
         namespace, slash, bare = name.partition("/")
         if slash and "/" in bare:
             continue
-        found.extend(
+        selected.extend(
             key
             for key in keys
             if (key[2:] == (namespace, bare) if slash else key[3] == name)
@@ -130,9 +130,9 @@ def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
     for spec in expected.resource_specs if expected.resources is not None else []:
         group, version = spec.get("group", ""), spec.get("version", "")
         api_version = f"{group}/{version}" if group else version
-        wanted = (api_version, spec.get("namespace", ""), spec.get("name", ""))
-        found.extend(key for key in keys if (key[0], key[2], key[3]) == wanted)
-    return found or list(keys)
+        identity = (api_version, spec.get("namespace", ""), spec.get("name", ""))
+        selected.extend(key for key in keys if (key[0], key[2], key[3]) == identity)
+    return selected or list(keys)
 
 
 def compare(
@@ -147,8 +147,8 @@ def compare(
     """
     run = TestRun()
     responses = {
-        operation: _Responses(found, _by_target(found))
-        for operation, found in trigger.items()
+        operation: _Responses(by_key, _by_target(by_key))
+        for operation, by_key in trigger.items()
     }
     for expected in test.results:
         comparing = _Comparing(run, expected, test.folder)
@@ -216,7 +216,9 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
     }
     before = len(run.rows)
     is_left_out = False
-    responses = [one for one in responses if not _changes_existing(one, key)]
+    responses = [
+        response for response in responses if not _changes_existing(response, key)
+    ]
     for response in responses:
         if response.policy.name != expected.policy_name:
             continue
@@ -225,9 +227,9 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
             if expected.rule and not is_ruleless and rule.rule not in names:
                 continue
             if rule.rule_type == result.GENERATION:
-                for made in rule.generated:
-                    name = ("", str(made["metadata"].get("name", "")))
-                    _add_row(comparing, name, response, rule, made)
+                for generated in rule.generated:
+                    name = ("", str(generated["metadata"].get("name", "")))
+                    _add_row(comparing, name, response, rule, generated)
                 continue
             mutated = rule.rule_type == result.MUTATION
             compared = response.patched if mutated else response.resource
@@ -303,33 +305,35 @@ def _verdict(
 ) -> tuple[str, str]:
     """Return (reason, message) of the first difference (behaviour/cli 15)."""
     if expected.patched:
-        found = difference(compared or {}, folder / expected.patched)
-        if found is not None:
-            return _intended(expected, found)
+        deviation = difference(compared or {}, folder / expected.patched)
+        if deviation is not None:
+            return _intended(expected, deviation)
     if expected.generated:
         paths = [folder / path for path in expected.generated]
-        found = _from_all(compared or {}, paths)
-        if found is not None:
-            return _intended(expected, found)
+        deviation = _from_all(compared or {}, paths)
+        if deviation is not None:
+            return _intended(expected, deviation)
     word = report_word(response, rule, audit_warn=False)
     if word != expected.result:
         return f"Want {expected.result}, got {word}", rule.message
     return "Ok", rule.message
 
 
-def _intended(expected: Expected, found: tuple[str, str]) -> tuple[str, str]:
+def _intended(expected: Expected, deviation: tuple[str, str]) -> tuple[str, str]:
     """Return a difference, or "Ok" if the result expects it.
 
     As in 1.17, an object that differs on purpose is a wanted failure.
     """
-    is_wanted = expected.result == "fail" and found[0] == DIFFERENT
-    return ("Ok", found[1]) if is_wanted else found
+    is_wanted = expected.result == "fail" and deviation[0] == DIFFERENT
+    return ("Ok", deviation[1]) if is_wanted else deviation
 
 
 def _from_all(actual: dict[str, Json], paths: Sequence[Path]) -> tuple[str, str] | None:
     """Compare a generated object with several files, one of which has to have it."""
-    found = [difference(actual, path, "generated") for path in paths]
-    if None in found:
+    deviations = [difference(actual, path, "generated") for path in paths]
+    if None in deviations:
         return None
-    wrong = [one for one in found if one is not None]
-    return next((one for one in wrong if one[0] == DIFFERENT), wrong[-1])
+    wrong = [deviation for deviation in deviations if deviation is not None]
+    return next(
+        (deviation for deviation in wrong if deviation[0] == DIFFERENT), wrong[-1]
+    )

@@ -160,10 +160,10 @@ class TestFile:
 class Selector:
     """``--test-case-selector``: keys policy, rule, resource with wildcards."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, expression: str) -> None:
         self._wanted: dict[str, list[str]] = {"policy": [], "rule": [], "resource": []}
         self.problems: list[str] = []
-        for item in text.split(",") if text else ():
+        for item in expression.split(",") if expression else ():
             parts = [part.strip() for part in item.split("=")]
             if len(parts) != 2:  # noqa: PLR2004 - key and value
                 self.problems.append(
@@ -208,9 +208,9 @@ def discover(
             # KYVERNO: the name cannot contain wildcards (docs/behaviour/cli 14).
             yield from named_below(Path(folder), file_name)
         except OSError as error:
-            text = read_error(error, error.filename or folder)
-            echo(f"\nError loading tests: {text}")
-            raise CommandFailed(text) from error
+            message = read_error(error, error.filename or folder)
+            echo(f"\nError loading tests: {message}")
+            raise CommandFailed(message) from error
 
 
 def read_tests(path: Path, echo: Callable[[str], None] = click.echo) -> list[TestFile]:

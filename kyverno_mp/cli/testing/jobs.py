@@ -29,11 +29,11 @@ class _Outcome(msgspec.Struct, array_like=True):
     run: TestRun
 
 
-def jobs_for(asked: int, tests: int) -> int:
+def jobs_for(requested: int, tests: int) -> int:
     """Return the number of workers; 0 means as many as are useful."""
     worth = tests // _TESTS_PER_JOB
-    if asked or worth <= 1:
-        return asked or 1
+    if requested or worth <= 1:
+        return requested or 1
     from kyverno_mp.settings.machine import cores  # a short run does without it
 
     return min(cores(), worth)

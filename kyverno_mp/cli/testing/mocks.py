@@ -44,9 +44,9 @@ def mocked(test: TestFile, data: ClusterData) -> ClusterData:
             api_calls=_ApiCalls(answers, data.api_calls),
             cel=data.cel._replace(services=services),
         )
-    given = test.raw.get(_ENTRIES) or []
-    if given:
-        entries = GivenEntries(dict(_entries(given, test.folder)))
+    raw_entries = test.raw.get(_ENTRIES) or []
+    if raw_entries:
+        entries = GivenEntries(dict(_entries(raw_entries, test.folder)))
         data = replace(
             data, global_context=entries, cel=data.cel._replace(references=entries)
         )
@@ -74,13 +74,13 @@ class _Services:
     inner: "HttpPort | None"
 
     def exchange(self, request: "HttpRequest", deadline_ns: int) -> tuple[int, bytes]:
-        found = self.answers.find(request.method, request.url)
-        if found is None:
+        answer = self.answers.find(request.method, request.url)
+        if answer is None:
             if self.inner is None:
                 message = f"{request.method} {request.url}: no answer is given for it"
                 raise ExpressionFailed("cli.no_answer", message)
             return self.inner.exchange(request, deadline_ns)
-        status, body = found
+        status, body = answer
         # KYVERNO: 1.19 answers with {body, statusCode}, but a real call returns the
         # body's fields and the status. Here, policies get both.
         return status, msgspec.json.encode({**body, "body": body})
@@ -95,99 +95,103 @@ class _ApiCalls:
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         url = request.url or request.path
-        found = self.answers.find(request.method, url)
-        if found is None and self.inner is not None:
+        answer = self.answers.find(request.method, url)
+        if answer is None and self.inner is not None:
             return self.inner.call(request, deadline_ns)
-        if found is None:
+        if answer is None:
             message = f"{request.method} {url}: no answer is given for it"
             raise ExpressionFailed("cli.no_answer", message)
-        status, body = found
+        status, body = answer
         if status not in _GOOD:
             message = f"HTTP {status} from apiCall mock for {request.method} {url}"
             raise ExpressionFailed("cli.status", message)
         return body
 
 
-def _answers(given: list[dict[str, Json]]) -> _Answers:
-    found: dict[str, _Answer] = {}
-    for index, one in enumerate(given):
-        where = f"{_RESPONSES}[{index}]"
-        url = _url_of(one, where)
-        method = str(one.get("method") or "").strip().upper()
+def _answers(responses: list[dict[str, Json]]) -> _Answers:
+    answers: dict[str, _Answer] = {}
+    for index, mock in enumerate(responses):
+        location = f"{_RESPONSES}[{index}]"
+        url = _url_of(mock, location)
+        method = str(mock.get("method") or "").strip().upper()
         if method not in ("", "GET", "POST"):
-            raise CommandFailed(f"{where}: method must be GET or POST")
-        response = one.get("response") or {}
+            raise CommandFailed(f"{location}: method must be GET or POST")
+        response = mock.get("response") or {}
         body = response.get("body")
-        place = f"{where} {quote_text(url)}"
+        subject = f"{location} {quote_text(url)}"
         if body is None:
-            raise CommandFailed(f"{place}: response.body is required")
+            raise CommandFailed(f"{subject}: response.body is required")
         if type(body) is not dict:
-            raise CommandFailed(f"{place}: response.body must be a JSON object")
+            raise CommandFailed(f"{subject}: response.body must be a JSON object")
         status = response.get("statusCode") or 200
         if type(status) is not int or status not in _STATUS:
             raise CommandFailed(
-                f"{place}: statusCode {status} must be between 100 and 599"
+                f"{subject}: statusCode {status} must be between 100 and 599"
             )
         key = f"{method}:{url}" if method else url
-        if key in found:
+        if key in answers:
             raise CommandFailed(
                 f"{_RESPONSES}: duplicate entry for {quote_text(url)} (key"
                 f" {quote_text(key)}) — each method+url combination must be unique"
             )
-        found[key] = status, body
-    return _Answers(found)
+        answers[key] = status, body
+    return _Answers(answers)
 
 
-def _url_of(one: dict[str, Json], where: str) -> str:
-    url = str(one.get("url") or "").strip()
-    path = str(one.get("urlPath") or "").strip()
+def _url_of(mock: dict[str, Json], location: str) -> str:
+    url = str(mock.get("url") or "").strip()
+    path = str(mock.get("urlPath") or "").strip()
     if not url and not path:
-        raise CommandFailed(f"{where}: either url or urlPath is required")
+        raise CommandFailed(f"{location}: either url or urlPath is required")
     if url and path:
-        raise CommandFailed(f"{where}: url and urlPath are mutually exclusive")
+        raise CommandFailed(f"{location}: url and urlPath are mutually exclusive")
     if url:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            message = f"{where}: url {quote_text(url)} is not a valid URL: {error}"
+            message = f"{location}: url {quote_text(url)} is not a valid URL: {error}"
             raise CommandFailed(message) from error
         if parts.scheme not in ("http", "https"):
             raise CommandFailed(
-                f"{where}: url {quote_text(url)} must be an absolute https/http URL"
+                f"{location}: url {quote_text(url)} must be an absolute https/http URL"
             )
         if not parts.hostname:
             raise CommandFailed(
-                f"{where}: url {quote_text(url)} has scheme but no host"
+                f"{location}: url {quote_text(url)} has scheme but no host"
             )
     elif not path.startswith("/"):
         raise CommandFailed(
-            f"{where}: urlPath {quote_text(path)} must be an absolute path starting"
+            f"{location}: urlPath {quote_text(path)} must be an absolute path starting"
             " with '/'"
         )
     return url or path
 
 
-def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, Given]]:
+def _entries(
+    raw_entries: list[dict[str, Json]], folder: Path
+) -> Iterator[tuple[str, Given]]:
     """Yield each entry's name and data. Raises: CommandFailed."""
-    seen: set[str] = set()
-    for one in given:
-        name = str(one.get("name") or "").strip()
+    names: set[str] = set()
+    for entry in raw_entries:
+        name = str(entry.get("name") or "").strip()
         if not name:
             raise CommandFailed(f"{_ENTRIES}: name is required")
-        if name in seen:
+        if name in names:
             raise CommandFailed(f"{_ENTRIES}: duplicate name {quote_text(name)}")
-        seen.add(name)
-        where = f"{_ENTRIES} entry {quote_text(name)}"
-        projections = one.get("projections") or []
+        names.add(name)
+        location = f"{_ENTRIES} entry {quote_text(name)}"
+        projections = entry.get("projections") or []
         for projection in projections:
-            _check_projection(projection, where)
-        root = _root(one, where, folder)
-        if one.get("fieldPath"):
-            root = searched(one["fieldPath"], root, f"{where} fieldPath")
+            _check_projection(projection, location)
+        root = _root(entry, location, folder)
+        if entry.get("fieldPath"):
+            root = searched(entry["fieldPath"], root, f"{location} fieldPath")
         if projections:
             root = {
                 str(each["name"]): searched(
-                    each["path"], root, f"{where} projection {quote_text(each['name'])}"
+                    each["path"],
+                    root,
+                    f"{location} projection {quote_text(each['name'])}",
                 )
                 for each in projections
             }
@@ -195,56 +199,58 @@ def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, 
         yield name, Given(root, root if type(root) is dict else {})
 
 
-def _check_projection(projection: dict[str, Json], where: str) -> None:
+def _check_projection(projection: dict[str, Json], location: str) -> None:
     name = str(projection.get("name") or "").strip()
     if not name:
-        raise CommandFailed(f"{where}: projection name is required")
+        raise CommandFailed(f"{location}: projection name is required")
     if not str(projection.get("path") or "").strip():
-        raise CommandFailed(f"{where} projection {quote_text(name)}: path is required")
+        raise CommandFailed(
+            f"{location} projection {quote_text(name)}: path is required"
+        )
 
 
-def _root(one: dict[str, Json], where: str, folder: Path) -> Json:
-    sources = [source for source in _SOURCES if one.get(source) is not None]
+def _root(entry: dict[str, Json], location: str, folder: Path) -> Json:
+    sources = [source for source in _SOURCES if entry.get(source) is not None]
     if len(sources) != 1:
         rule = "one of data, resources, or resourceFiles is required"
         if sources:
             rule = "data, resources, and resourceFiles are mutually exclusive"
-        raise CommandFailed(f"{where}: {rule}")
+        raise CommandFailed(f"{location}: {rule}")
     if "data" in sources:
-        if type(one["data"]) is not dict:
-            raise CommandFailed(f"{where}: data must be a JSON object")
-        return one["data"]
+        if type(entry["data"]) is not dict:
+            raise CommandFailed(f"{location}: data must be a JSON object")
+        return entry["data"]
     if "resources" in sources:
-        for index, raw in enumerate(one["resources"]):
+        for index, raw in enumerate(entry["resources"]):
             if type(raw) is not dict:
                 raise CommandFailed(
-                    f"{where} resources[{index}]: must be a JSON object (Kubernetes"
+                    f"{location} resources[{index}]: must be a JSON object (Kubernetes"
                     " resource manifest)"
                 )
-        return one["resources"]
+        return entry["resources"]
     return [
         raw
-        for index, file in enumerate(one["resourceFiles"])
-        for raw in _documents(file, f"{where} resourceFiles[{index}]", folder)
+        for index, file in enumerate(entry["resourceFiles"])
+        for raw in _documents(file, f"{location} resourceFiles[{index}]", folder)
     ]
 
 
-def _documents(file: str, where: str, folder: Path) -> Iterator[dict[str, Json]]:
+def _documents(file: str, location: str, folder: Path) -> Iterator[dict[str, Json]]:
     name = file.strip()
     if not name:
-        raise CommandFailed(f"{where}: file path must not be empty")
+        raise CommandFailed(f"{location}: file path must not be empty")
     path = PurePosixPath(name)
     if path.is_absolute():
-        raise CommandFailed(f"{where}: file path must not be absolute")
+        raise CommandFailed(f"{location}: file path must not be absolute")
     depth = 0
     for part in path.parts:
         depth += -1 if part == ".." else 1
         if depth < 0:
             raise CommandFailed(
-                f"{where}: file path must not escape the test directory"
+                f"{location}: file path must not escape the test directory"
             )
     for raw in read_documents(folder / path):
         if type(raw) is not dict:
-            raise CommandFailed(f"{where}: {name} has a document that is no map")
+            raise CommandFailed(f"{location}: {name} has a document that is no map")
         if raw:
             yield raw

@@ -104,8 +104,8 @@ def _run_test(
     for path, reason in policies.failed_paths:
         echo(f"  ERROR: {path}: {reason}")
     if lacking := list(_lacking_rules(test, policies)):
-        text = ", ".join(lacking)
-        raise NotEvaluated(f"not evaluated by this version: {text}")
+        rules = ", ".join(lacking)
+        raise NotEvaluated(f"not evaluated by this version: {rules}")
     echo("  Loading resources ...")
     unread: list[str] = []
     resources = _objects(test, "resources", echo, unread)
@@ -131,19 +131,19 @@ def _run_test(
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"), are_arguments=False)
     warn_of_conditions(exceptions)
-    is_validating = any(one.kind == VALIDATING for one in policies.admission)
+    is_validating = any(policy.kind == VALIDATING for policy in policies.admission)
     if exceptions.of_rules and is_validating:
         raise CommandFailed(
             "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
         )
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
-    cel, others, images = _compiled_cel(policies, exceptions, compiled)
-    modes = {one.mode for one in requests}
+    cel, other_policies, images = _compiled_cel(policies, exceptions, compiled)
+    modes = {request.mode for request in requests}
     authorization = compile_authorizations(policies, exceptions.of_cel, compiled, modes)
     if strict:
         require_valid(policies, compiled)
-    count = len(policies.documents) + len(policies.admission) + len(cel) + len(others)
-    count += len(images)
+    count = len(policies.documents) + len(policies.admission)
+    count += len(cel) + len(other_policies) + len(images)
     echo(_applying(count, len(resources), exceptions.count))
     evaluator = Evaluator(
         compiled.policies,
@@ -158,7 +158,7 @@ def _run_test(
         cel=CelInput(
             cel,
             plurals_of(definitions),
-            others,
+            other_policies,
             targets=targets,
             # KYVERNO: there, a policy for existing objects has no result without
             # targets.
@@ -175,10 +175,10 @@ def _run_test(
     responses = _responses(test, evaluator, resources)
     _add_payloads(responses[""], evaluator, payloads, requests)
     flat = [
-        one
+        response
         for of_operation in responses.values()
         for listed in of_operation.values()
-        for one in listed
+        for response in listed
     ]
     for line in _failed_deletions(flat):
         echo(line)
@@ -221,9 +221,9 @@ def _add_payloads(
     for name, payload in payloads.items():
         listed = responses.setdefault(("", "", "", name), [])
         listed.extend(evaluator.apply(payload))
-    for one in requests:
-        listed = responses.setdefault(("", "", "", one.path), [])
-        listed.extend(evaluator.authorize(one.mode, one.request))
+    for request in requests:
+        listed = responses.setdefault(("", "", "", request.path), [])
+        listed.extend(evaluator.authorize(request.mode, request.request))
 
 
 def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
@@ -241,16 +241,16 @@ def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
 def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
     """Yield the rules of expected results that this version does not evaluate."""
     for policy in policies.documents:
-        wanted = {
+        rule_names = {
             expected.rule
             for expected in test.results
             if expected.policy_name == policy.metadata.name
         }
         for rule in policy.spec.rules:
             lacking = missing_capability(rule, verifies=True)
-            if lacking and {"", rule.name} & wanted:
-                place = f"policy {policy.metadata.name}, rule {rule.name}"
-                yield f"{place}: {lacking}"
+            if lacking and {"", rule.name} & rule_names:
+                subject = f"policy {policy.metadata.name}, rule {rule.name}"
+                yield f"{subject}: {lacking}"
 
 
 def _compiled_cel(
@@ -263,17 +263,17 @@ def _compiled_cel(
     Raises: CommandFailed for a policy that does not compile; as upstream, the run ends.
     """
     before = len(compiled.invalid)
-    found = compile_cel(policies, exceptions.of_cel, compiled)
-    others = compile_others(policies, exceptions.of_cel, compiled)
+    validating = compile_cel(policies, exceptions.of_cel, compiled)
+    other_policies = compile_others(policies, exceptions.of_cel, compiled)
     images = compile_images(policies, exceptions.of_cel, compiled)
     for name, error in compiled.invalid[before:]:
         raise CommandFailed(f"failed to compile policy {name} ({error.message})")
-    return found, others, images
+    return validating, other_policies, images
 
 
 def _context(test: TestFile) -> ContextFile | None:
-    given = test.raw.get("context")
-    return load_context(test.folder / given) if given else None
+    file = test.raw.get("context")
+    return load_context(test.folder / file) if file else None
 
 
 def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
@@ -287,18 +287,18 @@ def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
 
 def _requests(test: TestFile, echo: Echo) -> list[CheckRequest]:
     """Return the requests for policies in the evaluation modes HTTP and Envoy."""
-    found: list[CheckRequest] = []
+    requests: list[CheckRequest] = []
     for field, word in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
         if not test.raw.get(field):
             continue
         echo(f"  Loading {word} payloads ...")
         for path in test.paths(field):
             try:
-                found.append(load_check_request(word, path))
+                requests.append(load_check_request(word, path))
             except CommandFailed as error:
                 message = f"failed to load {word} payloads from path {path}"
                 raise CommandFailed(f"{message} ({error.message})") from error
-    return found
+    return requests
 
 
 def _admission(
@@ -335,8 +335,8 @@ def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]
 
 
 def _applying(policies: int, resources: int, exceptions: int) -> str:
-    def count(number: int, one: str, many: str) -> str:
-        return f"{number} {one if number == 1 else many}"
+    def count(number: int, singular: str, many: str) -> str:
+        return f"{number} {singular if number == 1 else many}"
 
     return (
         f"  Applying {count(policies, 'policy', 'policies')} to"
@@ -378,7 +378,7 @@ def _user(test: TestFile, echo: Echo) -> UserInfo | None:
 def _objects(
     test: TestFile, name: str, echo: Echo, unread: list[str], *, floats: bool = True
 ) -> list[dict[str, Json]]:
-    found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
+    by_key: dict[tuple[str, str, str, str], dict[str, Json]] = {}
     try:
         objects = load_resources(
             test.paths(name),
@@ -392,9 +392,9 @@ def _objects(
     for raw in objects:
         api_version, kind, namespace, name = key_of(raw)
         key = (api_version.rpartition("/")[0], kind, namespace, name)
-        if key in found:
-            text = f"found duplicated resource {kind} {name} {namespace}"
-            warn(f"  warning: {text}", echo)
+        if key in by_key:
+            message = f"found duplicated resource {kind} {name} {namespace}"
+            warn(f"  warning: {message}", echo)
         else:
-            found[key] = raw
-    return list(found.values())
+            by_key[key] = raw
+    return list(by_key.values())

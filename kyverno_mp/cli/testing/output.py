@@ -60,8 +60,8 @@ def _markdown(rows: Sequence[Row], *, detailed: bool) -> str:
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+def _cell(content: str) -> str:
+    return content.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
 
 def _cases(rows: Sequence[Row], *, detailed: bool) -> Iterator[junit.Case]:
@@ -91,7 +91,7 @@ def render_failures(
     """
     from kyverno_mp.cli.output import sarif  # needed only for SARIF
 
-    known: dict[str, sarif.Explained] = {}
+    explained: dict[str, sarif.Explained] = {}
     positions: dict[str, Positions] = {}
     findings = []
     for row, file, index, path in failures:
@@ -99,13 +99,13 @@ def render_failures(
             positions[file] = Positions(read_file(file))
         line, column = positions[file].locate(index, path)
         code = f"test/{row.policy}/{row.rule}" if row.rule else f"test/{row.policy}"
-        known[code] = sarif.Explained(f"Test of rule {row.rule} of {row.policy}")
-        text = f"{row.reason}: {row.message}" if row.message else row.reason
+        explained[code] = sarif.Explained(f"Test of rule {row.rule} of {row.policy}")
+        message = f"{row.reason}: {row.message}" if row.message else row.reason
         findings.append(
-            sarif.Finding(code, sarif.ERROR, text, file, line, column, row.resource)
+            sarif.Finding(code, sarif.ERROR, message, file, line, column, row.resource)
         )
     if output_format == "github":
         from kyverno_mp.cli.output import github  # needed only for annotations
 
         return github.render(findings)
-    return sarif.render(findings, known)
+    return sarif.render(findings, explained)

@@ -58,7 +58,7 @@ def write_whole(
             for row, origin in zip(outcome.rows, outcome.origins, strict=True)
             if row.is_failure
         )
-        text = render_failures(failures, form)
+        output = render_failures(failures, form)
     else:
         reported = [row for outcome in runs for row in outcome.rows]
         if options.fail_only and not to_file:
@@ -68,15 +68,15 @@ def write_whole(
             for number, row in enumerate(reported, 1)
         ]
         detailed = options.detailed_results
-        text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
+        output = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     if not to_file:
         # KYVERNO: rows begin with an empty line, which JSON and YAML allow.
         if form in ("json", "yaml"):
             click.echo()
-        show(text)
+        show(output)
         return
     try:
-        Path(options.output_file).write_text(text, encoding="utf-8")
+        Path(options.output_file).write_text(output, encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{options.output_file}: {error.strerror}") from error
 
@@ -125,8 +125,8 @@ def _print_skipped(tests: Sequence[TestFile], runs: list[TestRun], echo: Echo) -
         files = f"{len(skipped)} test file" + ("s" if len(skipped) > 1 else "")
         echo(f"Skipped: {results} tests of {files}\n")
     for test, outcome in skipped:
-        text = f"not evaluated by this version: {', '.join(outcome.lacking)}"
-        say(f"skipped: {test.path}: {text}", err=True)
+        reason = f"not evaluated by this version: {', '.join(outcome.lacking)}"
+        say(f"skipped: {test.path}: {reason}", err=True)
     return results
 
 

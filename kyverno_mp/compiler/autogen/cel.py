@@ -80,23 +80,23 @@ def copy_warnings(policy: AnyServedPolicy) -> Iterator[tuple[str, str]]:
     autogen = getattr(policy.spec, "autogen", None)
     if autogen is None:
         return
-    given = autogen.pod_controllers
-    names = () if given is None else given.controllers or ()
+    controllers = autogen.pod_controllers
+    names = () if controllers is None else controllers.controllers or ()
     is_mutating = isinstance(policy, MutatingPolicy)
-    for index, text in _without_effect(names, is_mutating=is_mutating):
-        yield f"spec.autogen.podControllers.controllers[{index}]", text
+    for index, reason in _without_effect(names, is_mutating=is_mutating):
+        yield f"spec.autogen.podControllers.controllers[{index}]", reason
 
 
 def _without_effect(
     names: Iterable[str], *, is_mutating: bool
 ) -> Iterator[tuple[int, str]]:
     """Yield (index, reason) of each entry of ``controllers`` without effect."""
-    known = [*_DEFAULTS, *_CRON_JOBS]
+    effective = [*_DEFAULTS, *_CRON_JOBS]
     for index, name in enumerate(names):
-        if name in known or name == "none":
+        if name in effective or name == "none":
             continue
         if custom_controller(name) is None:
-            yield index, _unknown(name, known)
+            yield index, _unknown(name, effective)
         elif is_mutating:
             yield (
                 index,
@@ -107,8 +107,8 @@ def _without_effect(
             )
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name.lower(), known, 1)
+def _unknown(name: str, controllers: Sequence[str]) -> str:
+    near = get_close_matches(name.lower(), controllers, 1)
     meant = f"; did you mean {near[0]}?" if near else ""
     return (
         f"{quote(name)} is no controller of Pods and has no effect{meant} (another"
@@ -118,21 +118,23 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
     """Yield (configuration name, spec) of each copy."""
-    wanted = None
+    controllers = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
-        wanted = spec.autogen.pod_controllers.controllers
-    for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
+        controllers = spec.autogen.pod_controllers.controllers
+    for name, constraints, prefix in copied_constraints(
+        spec.match_constraints, controllers
+    ):
         raw = spec.raw()
         moved = _RECORDS[type(spec)].convert(_moved(raw, prefix) if prefix else raw)
         yield name, msgspec.structs.replace(moved, match_constraints=constraints)
 
 
 def copied_constraints(
-    constraints: MatchResources | None, wanted: Sequence[str] | None
+    constraints: MatchResources | None, controllers: Sequence[str] | None
 ) -> Iterator[tuple[str, MatchResources | None, str]]:
     """Yield (configuration name, match constraints, path of the Pod) of each copy.
 
-    ``wanted``: the controllers that the policy lists; None: all. The path is "" if
+    ``controllers``: the controllers that the policy lists; None: all. The path is "" if
     only the object shows where its Pods are.
     """
     if constraints is None or not _is_for_pods(constraints):
@@ -142,11 +144,11 @@ def copied_constraints(
         resources = {
             Controller(plural, "v1", group)
             for plural, group in groups.items()
-            if wanted is None or plural in wanted
+            if controllers is None or plural in controllers
         }
         if resources:
             yield name, _constraints(operations, resources), prefix
-    custom = frozenset(filter(None, map(custom_controller, wanted or ())))
+    custom = frozenset(filter(None, map(custom_controller, controllers or ())))
     if custom:
         yield EXTRACTED, _constraints(operations, custom), ""
 

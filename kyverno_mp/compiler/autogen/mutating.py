@@ -39,10 +39,12 @@ _Edits = list[tuple[int, int, str]]
 
 def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpec]]:
     """Yield (configuration name, spec) of each copy."""
-    wanted = None
+    controllers = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
-        wanted = spec.autogen.pod_controllers.controllers
-    for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
+        controllers = spec.autogen.pod_controllers.controllers
+    for name, constraints, prefix in copied_constraints(
+        spec.match_constraints, controllers
+    ):
         if constraints is None:
             # Without constraints the copy would match everything; upstream's process
             # panics.
@@ -53,7 +55,10 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
             continue
         path = prefix.split(".")
         conditions, variables = (
-            tuple(replace(one, expression=moved(one.expression, path)) for one in each)
+            tuple(
+                replace(named, expression=moved(named.expression, path))
+                for named in each
+            )
             for each in (spec.match_conditions, spec.variables)
         )
         annotations = tuple(
@@ -88,17 +93,17 @@ def _mutation(mutation: Mutation, path: Sequence[str]) -> Mutation:
     return replace(mutation, apply_configuration=body, json_patch=patch)
 
 
-def moved(text: str, path: Sequence[str]) -> str:
+def moved(expression: str, path: Sequence[str]) -> str:
     """Return an expression on Pods as one on the objects that have the Pod at ``path``.
 
     An invalid expression is returned unchanged; the policy itself reports it.
     """
     try:
-        tokens, problems = tokenize(text)
+        tokens, problems = tokenize(expression)
     except ExpressionInvalid:
-        return text
+        return expression
     if problems:
-        return text
+        return expression
     edits: _Edits = []
     for at, token in enumerate(tokens):
         if token.kind != "ident":
@@ -111,10 +116,10 @@ def moved(text: str, path: Sequence[str]) -> str:
         elif token.value == _TYPE and before not in _SELECTIONS:
             edits += _constructed(tokens, at, path)
         elif token.value == _PATCH and tokens[at + 1].kind == "{":
-            edits += _patched(text, tokens, at + 1, path)
+            edits += _patched(expression, tokens, at + 1, path)
     for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
+        expression = expression[:start] + new + expression[end:]
+    return expression
 
 
 def _is_request(tokens: Sequence[Token], at: int) -> bool:
@@ -163,7 +168,7 @@ def _constructed(tokens: Sequence[Token], at: int, path: Sequence[str]) -> _Edit
 
 
 def _patched(
-    text: str, tokens: Sequence[Token], at: int, path: Sequence[str]
+    expression: str, tokens: Sequence[Token], at: int, path: Sequence[str]
 ) -> _Edits:
     """Return the edits of the pointers of ``JSONPatch{...}``, also of computed ones.
 
@@ -173,8 +178,8 @@ def _patched(
     is_group: list[bool] = []
     """For each open brace, whether its content is a value of the pointer."""
     is_pointer = False
-    for place in range(at, len(tokens)):
-        token, before = tokens[place], tokens[place - 1].kind
+    for position in range(at, len(tokens)):
+        token, before = tokens[position], tokens[position - 1].kind
         if token.kind in _OPENING:
             is_group.append(token.kind == "(" and before not in _BEFORE_ARGUMENTS)
         elif token.kind in _CLOSING:
@@ -182,10 +187,12 @@ def _patched(
             if not is_group:
                 break
         elif token.kind == "ident" and len(is_group) == 1 and before in _BEFORE_FIELDS:
-            is_pointer = token.value in _POINTERS and tokens[place + 1].kind == ":"
+            is_pointer = token.value in _POINTERS and tokens[position + 1].kind == ":"
         elif token.kind == "string" and before != "+":
-            pointer, start = str(token.value), text.find("/", token.at)
-            is_seen = text.startswith(pointer[:_SEEN], start)  # not so with escapes
+            pointer, start = str(token.value), expression.find("/", token.at)
+            is_seen = expression.startswith(
+                pointer[:_SEEN], start
+            )  # not so with escapes
             if is_pointer and all(is_group[1:]) and is_seen and _is_moved(pointer):
                 edits.append((start, start, "".join(f"/{name}" for name in path)))
     return edits

@@ -89,10 +89,10 @@ def rules_for_controllers(rule: Rule, controllers: str) -> list[Rule]:
     """
     raw = rule.raw()
     spend(_RULE_STEPS + len(msgspec.json.encode(raw)) // _BYTES_A_STEP)
-    made: list[Rule] = []
-    others = ",".join(name for name in controllers.split(",") if name != "CronJob")
-    if others:
-        made += _convert(_for_templates(raw, others), _POD)
+    generated: list[Rule] = []
+    templated = ",".join(name for name in controllers.split(",") if name != "CronJob")
+    if templated:
+        generated += _convert(_for_templates(raw, templated), _POD)
     if "CronJob" in controllers or "all" in controllers:
         inner = _for_templates(raw, controllers)
         if inner is not None:
@@ -100,22 +100,22 @@ def rules_for_controllers(rule: Rule, controllers: str) -> list[Rule]:
             outer = _generate(
                 inner, name, "jobTemplate", ["CronJob"], every_filter=True
             )
-            made += _convert(outer, _CRON)
-    return made
+            generated += _convert(outer, _CRON)
+    return generated
 
 
 def _for_templates(raw: dict[str, Json], controllers: str) -> dict[str, Json] | None:
     if controllers == "all":
         controllers = _ALL_TEMPLATED
     names = sorted(controllers.split(","))
-    known = [name for name in names if name in _TEMPLATED]
+    templated = [name for name in names if name in _TEMPLATED]
     name = _name("autogen", raw["name"])
-    return _generate(raw, name, "template", known or names, every_filter=False)
+    return _generate(raw, name, "template", templated or names, every_filter=False)
 
 
 def _name(prefix: str, name: str) -> str:
-    whole = f"{prefix}-{name}".encode()
-    return whole[:_NAME_BYTES_MAX].decode(errors="replace")
+    encoded = f"{prefix}-{name}".encode()
+    return encoded[:_NAME_BYTES_MAX].decode(errors="replace")
 
 
 def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
@@ -125,9 +125,9 @@ def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
     """
     if raw is None:
         return []
-    kept = {key: value for key, value in raw.items() if key in _KEPT}
-    is_cel = "cel" in kept.get("validate", {})
-    data = msgspec.json.encode(_without_empty_conditions(kept))
+    fields = {key: value for key, value in raw.items() if key in _KEPT}
+    is_cel = "cel" in fields.get("validate", {})
+    data = msgspec.json.encode(_without_empty_conditions(fields))
     for old, new in _TEXTS[shift, is_cel]:
         data = data.replace(old, new)
     try:
@@ -175,13 +175,13 @@ def _generate(
             return None
         body = {}
     gvks = [GVK_OF.get(kind, kind) for kind in kinds]
-    made = {**raw, **body, "name": name}
-    made["match"] = _with_kinds(raw["match"], gvks, every_filter, is_match=True)
+    generated = {**raw, **body, "name": name}
+    generated["match"] = _with_kinds(raw["match"], gvks, every_filter, is_match=True)
     if "exclude" in raw:
-        made["exclude"] = _with_kinds(
+        generated["exclude"] = _with_kinds(
             raw["exclude"], gvks, every_filter, is_match=False
         )
-    return made
+    return generated
 
 
 def _with_kinds(
@@ -228,13 +228,13 @@ def _mutate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | None:
 
 
 def _mutate_entry(entry: dict[str, Json], template: str) -> dict[str, Json]:
-    kept = {
+    fields = {
         key: value
         for key, value in entry.items()
         if key in ("list", "context", "preconditions")
     }
     patch = _wrap(entry.get("patchStrategicMerge"), template)
-    return {**kept, "patchStrategicMerge": patch}
+    return {**fields, "patchStrategicMerge": patch}
 
 
 def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | None:
@@ -257,7 +257,7 @@ def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | Non
         listed = alternatives if type(alternatives) is list else []
         # KYVERNO: an empty list is dropped, so the generated rule has no body and the
         # policy is rejected.
-        wrapped = [_wrap(one, template) for one in listed]
+        wrapped = [_wrap(pattern, template) for pattern in listed]
         body = {"anyPattern": wrapped} if wrapped else {}
         return _validate(validate, body, shift, "anyPattern")
     if validate.get("foreach"):
@@ -274,13 +274,13 @@ def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | Non
 def _validate(
     validate: dict[str, Json], body: dict[str, Json], shift: str, pivot: str
 ) -> dict[str, Json]:
-    made: dict[str, Json] = {
+    fields: dict[str, Json] = {
         key: validate[key] for key in _VALIDATE_KEPT if key in validate
     }
     message = shift_references(validate.get("message", ""), shift, pivot)
     if message:
-        made["message"] = message
-    return {"validate": {**made, **body}}
+        fields["message"] = message
+    return {"validate": {**fields, **body}}
 
 
 def _assert(tree: dict[str, Json], template: str) -> dict[str, Json]:
@@ -297,13 +297,13 @@ def shift_references(message: str, shift: str, pivot: str) -> str:
     KYVERNO: a CronJob's message is shifted twice, once per generated rule, and the
     first reference in an anyPattern message sets the pivot for all later references.
     """
-    for found in _REFERENCE.findall(message):
-        is_initial = found.startswith("$(")
-        reference = found if is_initial else found[1:]
+    for written in _REFERENCE.findall(message):
+        is_initial = written.startswith("$(")
+        reference = written if is_initial else written[1:]
         if pivot == "anyPattern":
             start = reference.find(pivot) + len(pivot) + 1
             pivot = f"{pivot}/{reference[start:].split('/')[0]}"
         shifted = reference.replace(pivot, f"{pivot}/{shift}")
-        replacement = shifted if is_initial else found[0] + shifted
-        message = message.replace(found, replacement, 1)
+        replacement = shifted if is_initial else written[0] + shifted
+        message = message.replace(written, replacement, 1)
     return message

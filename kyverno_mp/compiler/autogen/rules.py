@@ -69,40 +69,46 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
     """
     rules = policy.spec.rules
     named = _controllers(policy)
-    known = tuple(sorted(named & POD_CONTROLLERS))
-    generated = _generated(policy.spec, ",".join(known))
-    made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
+    pod_controllers = tuple(sorted(named & POD_CONTROLLERS))
+    generated = _generated(policy.spec, ",".join(pod_controllers))
+    additions = [
+        RuleOfKinds(rule, only=_only_kinds(rule, pod_controllers)) for rule in generated
+    ]
     # KYVERNO: any other kind in the annotation, such as Pod, has generated rules, too.
     # Beside controllers, admission evaluates the policy only for those of them that its
     # own rules match, because the policy cache is filled from the rules for all kinds.
-    others = {one for one in named - POD_CONTROLLERS - _NO_KINDS if one.isalnum()}
-    if set(known) - {"CronJob"}:
-        others = _matched(policy.spec, others) | (others & {"Pod"})
-    for kind in sorted(others):
+    other_kinds = {
+        kind for kind in named - POD_CONTROLLERS - _NO_KINDS if kind.isalnum()
+    }
+    if set(pod_controllers) - {"CronJob"}:
+        other_kinds = _matched(policy.spec, other_kinds) | (other_kinds & {"Pod"})
+    for kind in sorted(other_kinds):
         generated = _generated(policy.spec, kind)
-        made += [RuleOfKinds(rule, only=(kind,)) for rule in generated]
-    if not made:
+        additions += [RuleOfKinds(rule, only=(kind,)) for rule in generated]
+    if not additions:
         return tuple([RuleOfKinds(rule) for rule in rules])
-    never = (*known, *sorted(others))
-    own = [
+    never = (*pod_controllers, *sorted(other_kinds))
+    own_rules = [
         RuleOfKinds(rule, never=never if rule.name.startswith(_PREFIX) else ())
         for rule in rules
     ]
-    return (*own, *made)
+    return (*own_rules, *additions)
 
 
 def _matched(spec: Spec, kinds: set[str]) -> set[str]:
     """Return the kinds that a rule's match block names, without its other criteria."""
-    selectors = [parse_kind(text) for rule in spec.rules for text in rule.match.kinds()]
+    selectors = [
+        parse_kind(selector) for rule in spec.rules for selector in rule.match.kinds()
+    ]
     named = {
         selector.kind for selector in selectors if selector.subresource in ("", "*")
     }
-    patterns = [one for one in named if contains_wildcard(one)]
+    patterns = [pattern for pattern in named if contains_wildcard(pattern)]
     spend(len(patterns) * len(kinds))
-    found = {
+    matching = {
         kind for kind in kinds if any(matches(pattern, kind) for pattern in patterns)
     }
-    return found | (named & kinds)
+    return matching | (named & kinds)
 
 
 def _only_kinds(rule: Rule, controllers: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,10 +158,10 @@ def _generated(spec: Spec, controllers: str) -> list[Rule]:
     if not controllers or controllers == "none":
         return []
     return [
-        made
+        generated
         for rule in spec.rules
         if not rule.name.startswith(_PREFIX) and _concerns_pods(rule)
-        for made in rules_for_controllers(rule, controllers)
+        for generated in rules_for_controllers(rule, controllers)
     ]
 
 
@@ -164,18 +170,18 @@ def unknown_controllers(policy: AnyPolicy) -> list[str]:
     named = policy.metadata.annotations.get(AUTOGEN_ANNOTATION)
     if not named:
         return []
-    known = _WORKLOADS | _NO_KINDS
-    others = {name for name in named.split(",") if name not in known}
-    return sorted(others - _matched(policy.spec, others))
+    known_names = _WORKLOADS | _NO_KINDS
+    candidates = {name for name in named.split(",") if name not in known_names}
+    return sorted(candidates - _matched(policy.spec, candidates))
 
 
 def _controllers(policy: AnyPolicy) -> frozenset[str]:
     if not can_autogen(policy.spec):
         return frozenset({"none"})
-    wanted = policy.metadata.annotations.get(AUTOGEN_ANNOTATION)
-    if wanted is None:
+    annotation = policy.metadata.annotations.get(AUTOGEN_ANNOTATION)
+    if annotation is None:
         return POD_CONTROLLERS
-    return frozenset(wanted.split(","))
+    return frozenset(annotation.split(","))
 
 
 def _forbids_autogen(rule: Rule) -> bool:

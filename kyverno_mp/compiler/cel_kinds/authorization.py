@@ -52,8 +52,8 @@ def compile_authorization(
     """
     compiled, unusable = compile_authorization_with(document, exceptions)
     if unusable:
-        where = Where(policy=key_of(document))
-        raise DocumentInvalid(problems_of_exceptions(unusable), where)
+        location = Where(policy=key_of(document))
+        raise DocumentInvalid(problems_of_exceptions(unusable), location)
     return compiled
 
 
@@ -98,15 +98,15 @@ def compile_authorization_with(
     return compiled, unusable
 
 
-def compile_exchange(text: str, given: str, result: str) -> ExchangeIR:
+def compile_exchange(source: str, input_type: str, result: str) -> ExchangeIR:
     """Compile an expression that turns an HTTP message into another one.
 
-    ``given``: the type of ``object``; ``result``: the type of its value, which may be
-    null. Raises: DocumentInvalid.
+    ``input_type``: the type of ``object``; ``result``: the type of its value, which
+    may be null. Raises: DocumentInvalid.
     """
     builder = _Builder("HTTP")
-    builder.environment.variables["object"] = object_type(given)
-    expression = builder.of_type(text, "expression", result)
+    builder.environment.variables["object"] = object_type(input_type)
+    expression = builder.of_type(source, "expression", result)
     if builder.problems:
         raise DocumentInvalid(builder.problems, NOWHERE)
     return ExchangeIR(expression, effects_of((expression,), EFFECTS))
@@ -169,22 +169,22 @@ class _Builder(Builder):
         expression = self._of_types(condition.expression, path, (BOOL,), _NOT_BOOL)
         return NamedExpressionIR(condition.name, expression)
 
-    def answer(self, text: str, path: str) -> Expression:
+    def answer(self, source: str, path: str) -> Expression:
         """Compile a validation, whose value has to be an answer or null, not dyn."""
-        return self.of_type(text, path, self.mode.response, "rule response output is")
+        return self.of_type(source, path, self.mode.response, "rule response output is")
 
     def of_type(
-        self, text: str, path: str, result: str, subject: str = "the value is"
+        self, source: str, path: str, result: str, subject: str = "the value is"
     ) -> Expression:
         """Compile an expression whose value has a type or is null, not dyn."""
         reason = f"{subject} expected to be of type {result}"
-        return self._of_types(text, path, (object_type(result), NULL), reason)
+        return self._of_types(source, path, (object_type(result), NULL), reason)
 
     def _of_types(
-        self, text: str, path: str, types: tuple[Type, ...], reason: str
+        self, source: str, path: str, types: tuple[Type, ...], reason: str
     ) -> Expression:
         before = len(self.problems)
-        expression, compiled = self.compiled(text, path)
+        expression, compiled = self.compiled(source, path)
         if len(self.problems) == before and compiled not in types:
-            return self.refused(text, path, reason)
+            return self.refused(source, path, reason)
         return expression

@@ -101,13 +101,16 @@ def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
         message = f"{len(conditions)} conditions, at most {EXCEPTION_CONDITIONS_MAX}"
         yield Problem("policy.invalid", path, "", message)
     names = [condition.name for condition in conditions]
-    for index, one in enumerate(conditions):
-        for field, value in (("name", one.name), ("expression", one.expression)):
+    for index, condition in enumerate(conditions):
+        for field, value in (
+            ("name", condition.name),
+            ("expression", condition.expression),
+        ):
             if not value.strip():
-                where = f"{path}[{index}].{field}"
-                yield Problem("policy.required", where, "", "it is required")
-        if one.name in names[:index]:
-            message = f"the name {one.name} occurs twice"
+                field_path = f"{path}[{index}].{field}"
+                yield Problem("policy.required", field_path, "", "it is required")
+        if condition.name in names[:index]:
+            message = f"the name {condition.name} occurs twice"
             yield Problem("policy.invalid", f"{path}[{index}].name", "", message)
 
 

@@ -69,16 +69,16 @@ _IMAGES: Final[dict[str, Type]] = {
     "attestations": map_of(types.STRING, types.STRING),
 }
 IMAGE_NAMES: Final[dict[str, Type]] = {
-    **{name: found for name, found in NAMES.items() if name != "exceptions"},
+    **{name: cel_type for name, cel_type in NAMES.items() if name != "exceptions"},
     **_IMAGES,
 }
 _OF_REQUESTS: Final = ("request", "oldObject", "namespaceObject", "variables")
 _JSON_NAMES: Final = {
-    name: found for name, found in IMAGE_NAMES.items() if name not in _OF_REQUESTS
+    name: cel_type for name, cel_type in IMAGE_NAMES.items() if name not in _OF_REQUESTS
 }
 _OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
 EXCEPTION_NAMES: Final = {
-    name: found for name, found in IMAGE_NAMES.items() if name not in _OUTSIDE
+    name: cel_type for name, cel_type in IMAGE_NAMES.items() if name not in _OUTSIDE
 }
 """As in compiler/cel_kinds/validating_policy.py: exceptions in a service make no
 calls."""
@@ -141,8 +141,8 @@ def expression_problems(document: ImageValidatingPolicy) -> list[Problem]:
 def _builder(
     document: ImageValidatingPolicy, names: dict[str, Type] | None = None
 ) -> "_ImageBuilder":
-    own = _JSON_NAMES if document.mode == JSON_MODE else IMAGE_NAMES
-    return _ImageBuilder(document.metadata.namespace, names or own, _LIBRARY)
+    own_names = _JSON_NAMES if document.mode == JSON_MODE else IMAGE_NAMES
+    return _ImageBuilder(document.metadata.namespace, names or own_names, _LIBRARY)
 
 
 @cache
@@ -196,16 +196,16 @@ class _ImageBuilder(Builder):
         )
 
     def compiled(
-        self, text: str, path: str, expected: Sequence[Type] = ()
+        self, source: str, path: str, expected: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
         """Compile an expression of one of these types; () allows any type."""
-        expression, kind = super().compiled(text, path, expected)
+        expression, kind = super().compiled(source, path, expected)
         return with_context(expression), kind
 
     def _references(
         self, references: Sequence[MatchImageReference]
     ) -> Iterator[ImageReferenceIR]:
-        own, self.environment = (
+        own_environment, self.environment = (
             self.environment,
             Environment({"ref": types.STRING}, library=_reference_library()),
         )
@@ -219,7 +219,7 @@ class _ImageBuilder(Builder):
                 yield ImageReferenceIR(expression=compiled)
             else:
                 self.refused("", path, "either glob or expression must be set")
-        self.environment = own
+        self.environment = own_environment
 
     def _glob(self, pattern: str, path: str) -> ImageReferenceIR:
         try:
@@ -312,13 +312,13 @@ class _ImageBuilder(Builder):
         subjects: list[Expression | None] = []
         for index, identity in enumerate(keyless.identities):
             field = f"{path}.cosign.keyless.identities[{index}].subjectExpression"
-            text = identity.subject_expression
+            expression = identity.subject_expression
             # SAFETY: the computed pattern would replace the other criterion.
-            other = "subjectRegExp" if identity.subject_reg_exp else "subject"
-            if text and (identity.subject_reg_exp or identity.subject):
-                reason = f"subjectExpression and {other} cannot both be set"
-                self.refused(text, field, reason)
-            subjects.append(self.compiled(text, field)[0] if text else None)
+            criterion = "subjectRegExp" if identity.subject_reg_exp else "subject"
+            if expression and (identity.subject_reg_exp or identity.subject):
+                reason = f"subjectExpression and {criterion} cannot both be set"
+                self.refused(expression, field, reason)
+            subjects.append(self.compiled(expression, field)[0] if expression else None)
         return tuple(subjects) if any(subjects) else ()
 
     def _text(self, given_text: GivenText | None, path: str) -> TextIR | None:

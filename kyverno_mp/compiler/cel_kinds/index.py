@@ -52,8 +52,8 @@ def encode_cel_policy(compiled: CelPolicyIR) -> EncodedPolicy:
     try:
         content = pack_parts([msgspec.msgpack.encode(compiled)])
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-        where = Where(policy=policy.key)
-        raise PolicyInvalid("compiler.encode", str(error), where) from error
+        location = Where(policy=policy.key)
+        raise PolicyInvalid("compiler.encode", str(error), location) from error
     constraints = _constraints_of(compiled) if policy.admission else ()
     entries = tuple(_entries(policy, constraints))
     sizes = exception_sizes(compiled.exceptions)

@@ -182,7 +182,7 @@ def _targets(document: MutatingPolicy) -> TargetsIR | None:
     return TargetsIR(constraints, _target_expression(document, targets.expression))
 
 
-def _target_expression(document: MutatingPolicy, text: str) -> Expression:
+def _target_expression(document: MutatingPolicy, source: str) -> Expression:
     """Compile the target expression. KYVERNO: a compile error appears at run time."""
     builder = _builder(document)
     builder.variables(document.spec.variables)
@@ -193,9 +193,9 @@ def _target_expression(document: MutatingPolicy, text: str) -> Expression:
         if name not in _NOT_OF_TARGETS
     }
     try:
-        expression, kind = compile_expression(text, environment)
+        expression, kind = compile_expression(source, environment)
     except ExpressionInvalid as error:
-        return Expression(text, error=error.message)
+        return Expression(source, error=error.message)
     if kind != _OBJECT:
-        return Expression(text, error="output type must be a map")
+        return Expression(source, error="output type must be a map")
     return expression

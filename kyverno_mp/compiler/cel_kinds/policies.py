@@ -193,8 +193,8 @@ def _generations(
     builder: Builder, document: GeneratingPolicy
 ) -> tuple[GenerationIR, ...]:
     return tuple(
-        _generation(builder, given, f"spec.generate[{index}]")
-        for index, given in enumerate(document.spec.generate)
+        _generation(builder, generation, f"spec.generate[{index}]")
+        for index, generation in enumerate(document.spec.generate)
     )
 
 

@@ -150,10 +150,10 @@ def entry_problems(
     is_closed = reads_closed(document.spec, namespace, opens)
     if isinstance(document, GeneratingPolicy) and not is_closed:
         is_closed = any(
-            expression_reads(text, namespace, opens)
+            expression_reads(expression, namespace, opens)
             for generation in document.spec.generate
             if generation.template is not None
-            for text in placeholders(generation.template)
+            for expression in placeholders(generation.template)
         )
     if is_closed:
         reason = f"Forbidden: {NO_GLOBAL_CONTEXT}"
@@ -176,8 +176,8 @@ def too_large(
         encoded = encode_cel_policy(images.compile_image_policy(document))
     else:
         encoded = encode_cel_policy(validating.compile_validating_policy(document))
-    text = why_too_large(encoded, namespace)
-    return [text] if text else []
+    reason = why_too_large(encoded, namespace)
+    return [reason] if reason else []
 
 
 def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
@@ -224,12 +224,12 @@ def _texts(spec: Any) -> Iterator[str]:
             yield from placeholders(generation.template)
 
 
-def _names_http(text: str) -> bool:
+def _names_http(source: str) -> bool:
     """Return whether the expression uses ``http``. KYVERNO: local variables count."""
-    if "http" not in text:
+    if "http" not in source:
         return False
     try:
-        waiting: list[Any] = [parse(text)]
+        waiting: list[Any] = [parse(source)]
     except ExpressionInvalid:
         return False
     while waiting:

@@ -65,7 +65,7 @@ def placeholders(template: Template) -> Iterator[str]:
     if template.interpolate != _CEL:
         return
     try:
-        waiting: list[Json] = [one.raw for one in _parsed(template.value)]
+        waiting: list[Json] = [document.raw for document in _parsed(template.value)]
         while waiting:
             value = waiting.pop()
             if type(value) is PlacedText:
@@ -78,10 +78,10 @@ def placeholders(template: Template) -> Iterator[str]:
         return
 
 
-def _parsed(text: str) -> list[YamlDocument]:
+def _parsed(template: str) -> list[YamlDocument]:
     """Return the documents, at least one. Raises: TemplateInvalid."""
     try:
-        documents = parse_template(text)
+        documents = parse_template(template)
     except PolicyInvalid as error:
         line = f"line {error.where.line}: " if error.where.line else ""
         reason = f"failed to parse YAML: yaml: {line}{error.message}"
@@ -101,10 +101,12 @@ def _parsed(text: str) -> list[YamlDocument]:
 class _Document:
     """Compiles one document."""
 
-    def __init__(self, builder: Builder, given: Template, found: YamlDocument) -> None:
+    def __init__(
+        self, builder: Builder, template: Template, yaml_document: YamlDocument
+    ) -> None:
         self._builder = builder
-        self._has_holes = given.interpolate == _CEL
-        self._found = found
+        self._has_holes = template.interpolate == _CEL
+        self._found = yaml_document
         self._path: list[str | int] = []
         self._holes: list[HoleIR] = []
 
@@ -121,16 +123,16 @@ class _Document:
         """Return the value with null in the places of placeholders."""
         kind = type(value)
         if kind is dict:
-            return {self._key(key): self._at(key, one) for key, one in value.items()}
+            return {self._key(key): self._at(key, item) for key, item in value.items()}
         if kind is list:
-            return [self._at(index, one) for index, one in enumerate(value)]
+            return [self._at(index, item) for index, item in enumerate(value)]
         return self._text(value) if kind is PlacedText else value
 
     def _at(self, step: str | int, value: Json) -> Json:
         self._path.append(str(step) if type(step) is PlacedText else step)
-        found = self._value(value)
+        compiled = self._value(value)
         self._path.pop()
-        return found
+        return compiled
 
     def _key(self, key: str) -> str:
         if type(key) is not PlacedText:
@@ -139,105 +141,107 @@ class _Document:
             raise TemplateInvalid(f"line {key.line}: {_IN_KEY}")
         return str(key)
 
-    def _text(self, text: PlacedText) -> Json:
+    def _text(self, placed: PlacedText) -> Json:
         if not self._has_holes:
-            return str(text)
-        spend(len(text) >> _CHARACTERS_PER_STEP_BITS)
+            return str(placed)
+        spend(len(placed) >> _CHARACTERS_PER_STEP_BITS)
         try:
-            scanned = list(_scanned(text))
+            scanned = list(_scanned(placed))
         except TemplateInvalid as error:
-            raise TemplateInvalid(f"line {text.line}: {error}") from None
+            raise TemplateInvalid(f"line {placed.line}: {error}") from None
         if all(is_text for _, is_text in scanned):
             return "".join(part for part, _ in scanned)
         parts = tuple(
-            part if is_text else self._expression(part, text.line)
+            part if is_text else self._expression(part, placed.line)
             for part, is_text in scanned
         )
         spend(len(self._path))
         self._holes.append(HoleIR(tuple(self._path), parts))
         return None
 
-    def _expression(self, text: str, line: int) -> Expression:
+    def _expression(self, source: str, line: int) -> Expression:
         """Compile a placeholder. Raises: TemplateInvalid."""
         try:
-            expression, _ = compile_expression(text, self._builder.environment)
+            expression, _ = compile_expression(source, self._builder.environment)
         except ExpressionInvalid as error:
-            reason = f"invalid placeholder expression {quote(text)}: {error.message}"
+            reason = f"invalid placeholder expression {quote(source)}: {error.message}"
             raise TemplateInvalid(f"line {line}: {reason}") from None
         assert expression.node is not None
         failure = constant_failure(expression.node)
         if failure:
-            reason = f"failed to build placeholder program {quote(text)}: {failure}"
+            reason = f"failed to build placeholder program {quote(source)}: {failure}"
             raise TemplateInvalid(f"line {line}: {reason}")
         return expression
 
 
-def _has_placeholder(text: str) -> bool:
-    return PLACEHOLDER in text.replace(_ESCAPED, "")
+def _has_placeholder(literal: str) -> bool:
+    return PLACEHOLDER in literal.replace(_ESCAPED, "")
 
 
-def _scanned(text: str) -> Iterator[tuple[str, bool]]:
+def _scanned(template: str) -> Iterator[tuple[str, bool]]:
     """Yield the texts between placeholders, and their expressions, with ``is_text``.
 
     Raises: TemplateInvalid.
     """
     literal, at = "", 0
-    while at < len(text):
-        found = text.find(PLACEHOLDER, at)
-        if found < 0:
-            literal += text[at:]
+    while at < len(template):
+        position = template.find(PLACEHOLDER, at)
+        if position < 0:
+            literal += template[at:]
             break
-        if found > at and text[found - 1] == "\\":
-            literal += text[at : found - 1] + PLACEHOLDER
-            at = found + len(PLACEHOLDER)
+        if position > at and template[position - 1] == "\\":
+            literal += template[at : position - 1] + PLACEHOLDER
+            at = position + len(PLACEHOLDER)
             continue
-        literal += text[at:found]
+        literal += template[at:position]
         if literal:
             yield literal, True
         literal = ""
-        expression, at = _placeholder(text, found)
+        expression, at = _placeholder(template, position)
         yield expression, False
     if literal:
         yield literal, True
 
 
-def _placeholder(text: str, start: int) -> tuple[str, int]:
+def _placeholder(template: str, start: int) -> tuple[str, int]:
     """Return the expression of the placeholder at ``start``, and where it ends.
 
     Parentheses nest, and those within string literals do not count.
     Raises: TemplateInvalid.
     """
     depth, at = 0, start + len(PLACEHOLDER)
-    while (found := _STOP.search(text, at)) is not None:
-        at, mark = found.end(), found[0]
+    while (match := _STOP.search(template, at)) is not None:
+        at, mark = match.end(), match[0]
         if mark in _QUOTE_STOP:
-            at = _literal_end(text, at, mark)
+            at = _literal_end(template, at, mark)
             if not at:
-                raise _unclosed("unterminated string literal in", text, start)
+                raise _unclosed("unterminated string literal in", template, start)
         elif mark == "(":
             depth += 1
         elif depth:
             depth -= 1
-        elif text.startswith(")", at):
-            expression = text[start + len(PLACEHOLDER) : at - 1].strip()
+        elif template.startswith(")", at):
+            expression = template[start + len(PLACEHOLDER) : at - 1].strip()
             if not expression:
-                offset = len(text[:start].encode())
+                offset = len(template[:start].encode())
                 raise TemplateInvalid(f"empty placeholder at offset {offset}")
             return expression, at + 1
         else:
-            raise _unclosed("unbalanced parenthesis in", text, start)
-    raise _unclosed("unterminated", text, start, ": missing closing '))'")
+            raise _unclosed("unbalanced parenthesis in", template, start)
+    raise _unclosed("unterminated", template, start, ": missing closing '))'")
 
 
-def _unclosed(what: str, text: str, start: int, more: str = "") -> TemplateInvalid:
-    offset = len(text[:start].encode())
-    return TemplateInvalid(f"{what} placeholder starting at offset {offset}{more}")
+def _unclosed(
+    problem: str, template: str, start: int, more: str = ""
+) -> TemplateInvalid:
+    offset = len(template[:start].encode())
+    return TemplateInvalid(f"{problem} placeholder starting at offset {offset}{more}")
 
 
-def _literal_end(text: str, at: int, mark: str) -> int:
+def _literal_end(template: str, at: int, mark: str) -> int:
     """Return where a string literal ends, 0 if it does not."""
-    while (found := _QUOTE_STOP[mark].search(text, at)) is not None:
-        if found[0] == mark:
-            return found.end()
-        at = found.end() + 1
+    while (match := _QUOTE_STOP[mark].search(template, at)) is not None:
+        if match[0] == mark:
+            return match.end()
+        at = match.end() + 1
     return 0

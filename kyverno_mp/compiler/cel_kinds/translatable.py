@@ -53,7 +53,7 @@ def why_not_asked(rule: Rule) -> str:
 def why_not_with(exceptions: Iterable[PolicyException]) -> str:
     """Return why the API server could not honour the exceptions."""
     reason = next(
-        (text for exception in exceptions for text in _of_exception(exception)), ""
+        (loss for exception in exceptions for loss in _of_exception(exception)), ""
     )
     return f"{SKIP}{reason}" if reason else ""
 
@@ -103,7 +103,7 @@ def _of_block(block: MatchResources, *, is_match: bool) -> Iterator[str]:
 
 def _of_exception(exception: PolicyException) -> Iterator[str]:
     spec = exception.spec
-    if any(len(one.rule_names) > 1 for one in spec.exceptions):
+    if any(len(exempted.rule_names) > 1 for exempted in spec.exceptions):
         yield ": multiple ruleNames in PolicyException is not applicable."
     if spec.conditions is not None:
         yield ": Conditions in PolicyException is not applicable."
@@ -170,8 +170,8 @@ def _lost(spec: Spec) -> Iterator[str]:
         yield "preconditions are not applicable."
     if rule.exclude is not None and _selects(rule.exclude.resources):
         yield _EXCLUDED
-    filters = [one.resources for one in (*rule.match.any, *rule.match.all)]
-    if len({one.namespaces for one in filters}) > 1:
+    filters = [entry.resources for entry in (*rule.match.any, *rule.match.all)]
+    if len({resources.namespaces for resources in filters}) > 1:
         yield (
             "Namespaces across multiple resources in the match block are not"
             " applicable."

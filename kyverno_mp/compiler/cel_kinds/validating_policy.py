@@ -374,26 +374,26 @@ class Builder:
         return CelValidationIR(expression, validation.message, message)
 
     def compiled(
-        self, text: str, path: str, expected: Sequence[Type] = ()
+        self, source: str, path: str, expected: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
         """Compile an expression of one of these types; () allows any type."""
         try:
-            expression, kind = compile_expression(text, self.environment)
+            expression, kind = compile_expression(source, self.environment)
         except ExpressionInvalid as error:
-            return self.refused(text, path, error.message), types.DYN
+            return self.refused(source, path, error.message), types.DYN
         if expected and kind not in expected:
             kinds = " or ".join(each.name for each in expected)
             either = "either of" if len(expected) > 1 else "of"
             problem = f"output is expected to be {either} type {kinds}"
-            return self.refused(text, path, problem), types.DYN
+            return self.refused(source, path, problem), types.DYN
         assert expression.node is not None
         failure = constant_failure(expression.node)
         if failure:
-            return self.refused(text, path, failure), types.DYN
+            return self.refused(source, path, failure), types.DYN
         return expression, kind
 
-    def refused(self, text: str, path: str, reason: str) -> Expression:
+    def refused(self, source: str, path: str, reason: str) -> Expression:
         """Record an expression's problem; return a placeholder for the expression."""
-        upstream = f"{path}: Invalid value: {quote(text)}: {reason}"
+        upstream = f"{path}: Invalid value: {quote(source)}: {reason}"
         self.problems.append(Problem(_CODE, path, "", reason, upstream))
-        return Expression(text, error=reason)
+        return Expression(source, error=reason)

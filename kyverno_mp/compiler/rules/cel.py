@@ -114,9 +114,9 @@ def build_variables(
     """Compile ``variables``; declare each in ``fields`` for later expressions."""
     built = []
     for variable in variables:
-        expression, found = compile_text(variable.expression, environment)
+        expression, cel_type = compile_text(variable.expression, environment)
         # An expression can use only the variables that are declared before it.
-        fields[variable.name] = declared(found)
+        fields[variable.name] = declared(cel_type)
         built.append(NamedExpressionIR(variable.name, expression))
     return tuple(built)
 
@@ -129,12 +129,12 @@ def build_validations(
 ) -> tuple[CelValidationIR, ...]:
     """Compile validations; ``messages``: the environment of messageExpressions."""
     built = []
-    for given in validations:
-        message = given.message_expression
+    for validation in validations:
+        message = validation.message_expression
         built.append(
             CelValidationIR(
-                compile_text(given.expression, environment, types.BOOL)[0],
-                given.message or rule_message,
+                compile_text(validation.expression, environment, types.BOOL)[0],
+                validation.message or rule_message,
                 compile_text(message, messages, types.STRING)[0] if message else None,
             )
         )
@@ -209,31 +209,33 @@ def cel_environment(
 
 
 def compile_text(
-    text: str, environment: Environment, wanted: Type | None = None
+    source: str, environment: Environment, expected: Type | None = None
 ) -> tuple[Expression, Type]:
     """Compile one expression; a failure or a wrong type becomes the record's error."""
     try:
-        expression, found = compile_expression(text, environment)
+        expression, actual = compile_expression(source, environment)
     except ExpressionInvalid as error:
-        return Expression(text, error=f"compilation failed: {error.message}"), types.DYN
-    if wanted is not None and found != wanted:
-        problem = f"must evaluate to {wanted} but got {found}"
-        return Expression(text, error=problem), types.DYN
+        return Expression(
+            source, error=f"compilation failed: {error.message}"
+        ), types.DYN
+    if expected is not None and actual != expected:
+        problem = f"must evaluate to {expected} but got {actual}"
+        return Expression(source, error=problem), types.DYN
     assert expression.node is not None
     failure = constant_failure(expression.node)
     if failure:
         problem = f"program instantiation failed: {failure}"
-        return Expression(text, error=problem), types.DYN
-    return expression, found
+        return Expression(source, error=problem), types.DYN
+    return expression, actual
 
 
-def declared(found: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
+def declared(cel_type: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
     """Return a variable's type for later expressions."""
-    if found in _SIMPLE:
-        return found
-    if found.name in ("list", "map") and depth:
-        params = tuple(declared(param, depth - 1) for param in found.params)
-        return Type(found.name, params)
+    if cel_type in _SIMPLE:
+        return cel_type
+    if cel_type.name in ("list", "map") and depth:
+        params = tuple(declared(param, depth - 1) for param in cel_type.params)
+        return Type(cel_type.name, params)
     return types.DYN
 
 

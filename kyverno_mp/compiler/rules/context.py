@@ -70,8 +70,8 @@ def _variable(name: str, variable: Variable) -> VariableEntryIR:
     )
 
 
-def _text(text: str) -> Document | None:
-    return parse_document(text) if text else None
+def _text(source: str) -> Document | None:
+    return parse_document(source) if source else None
 
 
 def _value(value: Json) -> Document | None:

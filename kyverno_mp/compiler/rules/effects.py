@@ -63,12 +63,12 @@ def _by_cel_function() -> Mapping[str, int]:
     """PERF: loads the library only for policies with CEL, so the CLI starts fast."""
     from kyverno_mp.expr.cel.catalogue import declarations, extensions
 
-    found: dict[str, int] = {}
+    effects: dict[str, int] = {}
     for declared in (*declarations(), *extensions()):
         if declared.effects:
             # Variables of several types have a function ``get``.
-            found[declared.name] = found.get(declared.name, 0) | declared.effects
-    return found
+            effects[declared.name] = effects.get(declared.name, 0) | declared.effects
+    return effects
 
 
 def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> int:

@@ -42,7 +42,7 @@ def named_rules(
     exceptions: Iterable[PolicyException], key: str, rules: Sequence[RuleIR]
 ) -> list[Naming]:
     """Return the exceptions that name rules of a policy. ``key``: of the policy."""
-    found = []
+    naming = []
     for exception in exceptions:
         names = [
             name
@@ -56,8 +56,8 @@ def named_rules(
             if any(matches(name, rule.name) for name in names)
         ]
         if numbers:
-            found.append(Naming(exception, numbers))
-    return found
+            naming.append(Naming(exception, numbers))
+    return naming
 
 
 def compile_exceptions(
@@ -87,11 +87,11 @@ def compile_exceptions(
         else:
             # SAFETY: only now, because the block above also charges for the copies.
             compiled[number] = record
-    found: dict[int, list[ExceptionIR]] = {}
+    by_rule: dict[int, list[ExceptionIR]] = {}
     for number, record in sorted(compiled.items()):
         for rule in named[number].rules:
-            found.setdefault(rule, []).append(record)
-    return {rule: tuple(records) for rule, records in found.items()}
+            by_rule.setdefault(rule, []).append(record)
+    return {rule: tuple(records) for rule, records in by_rule.items()}
 
 
 def _size_of(exception: PolicyException) -> int:

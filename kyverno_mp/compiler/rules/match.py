@@ -66,7 +66,7 @@ def build_selector(selector: LabelSelector | None) -> SelectorIR | None:
         return None
     spend(_FILTER_STEPS * len(selector.match_expressions))
     labels = _pairs(selector.match_labels)
-    terms = tuple(_term(given) for given in selector.match_expressions)
+    terms = tuple(_term(requirement) for requirement in selector.match_expressions)
     error = check_selector(labels, [(t.key, t.operator, t.values) for t in terms])
     return SelectorIR(labels=labels, terms=terms, error=error)
 
@@ -83,7 +83,7 @@ def _filter(entry: ResourceFilter | MatchResources) -> FilterIR:
     spend(_FILTER_STEPS)
     resources = entry.resources
     return FilterIR(
-        kinds=tuple(_kind(text) for text in _counted(resources.kinds)),
+        kinds=tuple(_kind(kind) for kind in _counted(resources.kinds)),
         name=resources.name,
         names=_counted(resources.names),
         namespaces=_counted(resources.namespaces),
@@ -91,29 +91,31 @@ def _filter(entry: ResourceFilter | MatchResources) -> FilterIR:
         selector=build_selector(resources.selector),
         namespace_selector=build_selector(resources.namespace_selector),
         operations=_counted(resources.operations),
-        subjects=tuple(_subject(given) for given in entry.subjects),
+        subjects=tuple(_subject(subject) for subject in entry.subjects),
         roles=_counted(entry.roles),
         cluster_roles=_counted(entry.cluster_roles),
     )
 
 
-def _kind(text: str) -> KindIR:
-    return KindIR(*parse_kind(text), text=text)
+def _kind(selector: str) -> KindIR:
+    return KindIR(*parse_kind(selector), text=selector)
 
 
 def _subject(subject: Subject) -> SubjectIR:
     return SubjectIR(kind=subject.kind, name=subject.name, namespace=subject.namespace)
 
 
-def _term(given: LabelSelectorRequirement) -> SelectorTermIR:
-    return SelectorTermIR(given.key, given.operator, _counted(given.values))
+def _term(requirement: LabelSelectorRequirement) -> SelectorTermIR:
+    return SelectorTermIR(
+        requirement.key, requirement.operator, _counted(requirement.values)
+    )
 
 
-def _counted(texts: tuple[str, ...]) -> tuple[str, ...]:
-    spend(len(texts))
-    return texts
+def _counted(values: tuple[str, ...]) -> tuple[str, ...]:
+    spend(len(values))
+    return values
 
 
-def _pairs(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    spend(len(texts))
-    return tuple(sorted(texts.items()))
+def _pairs(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    spend(len(mapping))
+    return tuple(sorted(mapping.items()))

@@ -82,8 +82,8 @@ def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
             values = [{} if type(value) is NilMap else value for value in values]
         for value in values:
             weigh(runtime, value)
-        for value, wanted in zip(values, kinds, strict=False):
-            _check(runtime, value, wanted)
+        for value, accepted in zip(values, kinds, strict=False):
+            _check(runtime, value, accepted)
         return handler(runtime, *values)
 
     return call
@@ -109,11 +109,11 @@ def _count_problem(row: _Row, count: int) -> str:
         return ""
     if count < row.required:
         more, only = ("or more ", "only ") if row.variadic else ("", "")
-        given = f"{only}{count} " if count else "none "
+        supplied = f"{only}{count} " if count else "none "
         plural = "s" if row.required > 1 else ""
         return (
             f"invalid arity, the function '{row.name}' expects {row.required} "
-            f"argument{plural} {more}but {given}were supplied"
+            f"argument{plural} {more}but {supplied}were supplied"
         )
     if not row.variadic and count > len(row.arguments):
         return (
@@ -125,10 +125,10 @@ def _count_problem(row: _Row, count: int) -> str:
 
 def _check(runtime: Runtime, value: Json, kinds: Kinds) -> None:
     if not any(_is(runtime, value, kind) for kind in kinds):
-        wanted = ", ".join(f'"{kind}"' for kind in kinds)
+        accepted = ", ".join(f'"{kind}"' for kind in kinds)
         raise fail(
             f"invalid type for: {sprint(value, runtime.charge_printed)}, "
-            f"expected: []functions.JpType{{{wanted}}}"
+            f"expected: []functions.JpType{{{accepted}}}"
         )
 
 
@@ -142,8 +142,8 @@ def _is(runtime: Runtime, value: Json, kind: str) -> bool:
     if kind == "array[array]":
         return True
     runtime.charge(len(value))
-    wanted = float if kind == "array[number]" else str
-    return all(type(item) is wanted for item in value)
+    item_type = float if kind == "array[number]" else str
+    return all(type(item) is item_type for item in value)
 
 
 _TYPES: Final[Mapping[str, frozenset[type]]] = {

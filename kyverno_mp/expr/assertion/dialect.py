@@ -131,8 +131,8 @@ def _unknown_node(_runtime: Runtime, _current: Json) -> Json:
 
 def _link_step(first: Closure, second: Closure) -> Closure:
     def step(runtime: Runtime, current: Json) -> Json:
-        left = first(runtime, current)
-        return None if left is None else second(runtime, left)
+        intermediate = first(runtime, current)
+        return None if intermediate is None else second(runtime, intermediate)
 
     return step
 
@@ -194,9 +194,10 @@ _ORDERINGS: Final[dict[str, Callable[[float, float], bool]]] = {
 
 def _link_comparator(operator: str, first: Closure, second: Closure) -> Closure:
     if operator in {"==", "!="}:
-        wanted = operator == "=="
+        expected = operator == "=="
         return lambda runtime, current: (
-            equal(runtime, first(runtime, current), second(runtime, current)) is wanted
+            equal(runtime, first(runtime, current), second(runtime, current))
+            is expected
         )
     return _on_numbers(_ORDERINGS[operator], first, second)
 

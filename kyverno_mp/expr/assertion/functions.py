@@ -46,11 +46,11 @@ def _integer(function: str, argument: str, value: float, *, positive: bool) -> i
 def _find(
     runtime: Runtime, function: str, places: tuple[Json, ...], *, last: bool
 ) -> Json:
-    for text in places[:2]:
-        runtime.charge_made(2 * len(text), text)
+    for string in places[:2]:
+        runtime.charge_made(2 * len(string), string)
     runtime.charge(4 * search_steps(places[1], places[0]))
     # Go counts bytes, so the search uses UTF-8.
-    subject, part = (text.encode() for text in places[:2])
+    subject, part = (string.encode() for string in places[:2])
     if not subject or not part:
         return None
     start, end = 0, len(subject)
@@ -61,8 +61,8 @@ def _find(
     if start > end:
         raise fail(f"slice bounds out of range [{start}:{end}]")
     window = subject[start:end]
-    found = window.rfind(part) if last else window.find(part)
-    return None if found < 0 else float(start + found)
+    offset = window.rfind(part) if last else window.find(part)
+    return None if offset < 0 else float(start + offset)
 
 
 def _find_first(runtime: Runtime, *places: Json) -> Json:
@@ -73,54 +73,54 @@ def _find_last(runtime: Runtime, *places: Json) -> Json:
     return _find(runtime, "find_last", places, last=True)
 
 
-def _pad(runtime: Runtime, function: str, given: tuple[Json, ...]) -> str:
+def _pad(runtime: Runtime, function: str, arguments: tuple[Json, ...]) -> str:
     """Return the padding of a string; as in Go, widths are in bytes."""
-    text, width, char = (*given, " ")[:3]
+    string, width, char = (*arguments, " ")[:3]
     count = _integer(function, "width", width, positive=True)
-    runtime.charge_made(4 * len(text), text)
+    runtime.charge_made(4 * len(string), string)
     runtime.charge_read(char)
     if len(char.encode()) > 1:
         raise fail(
             f"invalid value, the function '{function}' expects its 'pad' argument to "
             "be a string of length 1"
         )
-    missing = max(0, count - len(text.encode()))
-    runtime.charge_made(2 * missing, text)
+    missing = max(0, count - len(string.encode()))
+    runtime.charge_made(2 * missing, string)
     return str(char * missing)
 
 
-def _pad_left(runtime: Runtime, *given: Json) -> Json:
-    return _pad(runtime, "pad_left", given) + given[0]
+def _pad_left(runtime: Runtime, *arguments: Json) -> Json:
+    return _pad(runtime, "pad_left", arguments) + arguments[0]
 
 
-def _pad_right(runtime: Runtime, *given: Json) -> Json:
-    return given[0] + _pad(runtime, "pad_right", given)
+def _pad_right(runtime: Runtime, *arguments: Json) -> Json:
+    return arguments[0] + _pad(runtime, "pad_right", arguments)
 
 
-def _trim_left(runtime: Runtime, text: str, cutset: str = "") -> Json:
+def _trim_left(runtime: Runtime, string: str, cutset: str = "") -> Json:
     if cutset:
-        return trim(runtime, text, cutset, left=True, right=False)
-    runtime.charge_made(len(text), text)
-    return text.lstrip()
+        return trim(runtime, string, cutset, left=True, right=False)
+    runtime.charge_made(len(string), string)
+    return string.lstrip()
 
 
-def _trim_right(runtime: Runtime, text: str, cutset: str = "") -> Json:
+def _trim_right(runtime: Runtime, string: str, cutset: str = "") -> Json:
     if cutset:
-        return trim(runtime, text, cutset, left=False, right=True)
-    runtime.charge_made(len(text), text)
-    return text.rstrip()
+        return trim(runtime, string, cutset, left=False, right=True)
+    runtime.charge_made(len(string), string)
+    return string.rstrip()
 
 
-def _lower(runtime: Runtime, text: str) -> Json:
-    runtime.charge_made(3 * len(text), text)
-    runtime.charge(0 if text.isascii() else len(text) // 8)
-    return text.lower()
+def _lower(runtime: Runtime, string: str) -> Json:
+    runtime.charge_made(3 * len(string), string)
+    runtime.charge(0 if string.isascii() else len(string) // 8)
+    return string.lower()
 
 
-def _upper(runtime: Runtime, text: str) -> Json:
-    runtime.charge_made(3 * len(text), text)
-    runtime.charge(0 if text.isascii() else len(text) // 8)
-    return text.upper()
+def _upper(runtime: Runtime, string: str) -> Json:
+    runtime.charge_made(3 * len(string), string)
+    runtime.charge(0 if string.isascii() else len(string) // 8)
+    return string.upper()
 
 
 def _from_items(runtime: Runtime, pairs: list[Json]) -> Json:

@@ -136,6 +136,6 @@ class GoStruct(GoValue):
         for tag, value in zip(self.tags, self.members.values(), strict=True):
             name = tag.removesuffix("?")
             if name == tag or value:
-                text = json_text(value, escape_html=escape_html)
-                parts.append(f"{json_string(name)}:{text}")
+                member = json_text(value, escape_html=escape_html)
+                parts.append(f"{json_string(name)}:{member}")
         return "{" + ",".join(parts) + "}"

@@ -47,13 +47,13 @@ _NO_ENTRIES: Final = frozenset(
 
 
 class Violation(NamedTuple):
-    """One field that violates the assertion; ``text`` includes the path.
+    """One field that violates the assertion; ``message`` includes the path.
 
     Shape: ``Violation("object.spec.x", 'object.spec.x: Invalid value: ...')``.
     """
 
     path: str
-    text: str
+    message: str
 
 
 class AssertionProgram:
@@ -138,12 +138,12 @@ class _Run:
         self.runtime = runtime
         self.violations: list[Violation] = []
 
-    def violated(self, path: Path, text: str) -> None:
+    def violated(self, path: Path, message: str) -> None:
         self.runtime.charge(_STEPS_PER_VIOLATION)
-        self.runtime.charge_bytes(2 * len(text) + _PLACE_BYTES)
+        self.runtime.charge_bytes(2 * len(message) + _PLACE_BYTES)
         if len(self.violations) >= VIOLATIONS_MAX:
             raise BudgetExceeded("assertion.violations", "too many violations")
-        self.violations.append(Violation(path_text(path), text))
+        self.violations.append(Violation(path_text(path), message))
 
 
 _Evaluate = Callable[[_Run, Path, Json, _Names], None]
@@ -174,8 +174,8 @@ def _link_map(tree: dict[str, Json]) -> _Evaluate:
 
 def _not_null(run: _Run, path: Path, value: Json, _names: _Names) -> None:
     if value is None:
-        text = invalid(path, None, "invalid value, must not be null", run.runtime)
-        run.violated(path, text)
+        message = invalid(path, None, "invalid value, must not be null", run.runtime)
+        run.violated(path, message)
 
 
 def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _Names]:
@@ -190,15 +190,15 @@ def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _
         run.runtime.charge(_STEPS)
         at = child(path, key)
         try:
-            found = project(run, value, names)
+            projected = project(run, value, names)
         except ExpressionFailed as error:
             raise _failed(internal(at, error.message)) from error
-        if found is _ABSENT:
+        if projected is _ABSENT:
             run.violated(at, required(at))
             return names
         if binding:
-            names = names.bind(binding, found)
-        evaluate(run, at, found, names)
+            names = names.bind(binding, projected)
+        evaluate(run, at, projected, names)
         return names
 
     return evaluate_member
@@ -233,9 +233,9 @@ def _link_statement(statement: str) -> _Project:
     return execute
 
 
-def _failing(text: str) -> _Project:
+def _failing(message: str) -> _Project:
     def fail(_run: _Run, _value: Json, _names: _Names) -> Json:
-        raise _failed(text)
+        raise _failed(message)
 
     return fail
 
@@ -252,10 +252,10 @@ def _link_each(index: str, evaluate: _Evaluate) -> _Evaluate:
         elif isinstance(value, dict):
             places = [(f"[{key}]", key, item) for key, item in value.items()]
         else:
-            text = invalid(path, value, "expected a slice or a map", run.runtime)
-            raise _failed(text)
-        for part, place, item in places:
-            inner = names.bind(index, place) if index else names
+            message = invalid(path, value, "expected a slice or a map", run.runtime)
+            raise _failed(message)
+        for part, key, item in places:
+            inner = names.bind(index, key) if index else names
             evaluate(run, (path, part), item, inner)
 
     return evaluate_each
@@ -266,11 +266,11 @@ def _link_list(evaluates: list[_Evaluate]) -> _Evaluate:
         if value is None:
             run.violated(path, invalid(path, None, "value is null", run.runtime))
         elif not isinstance(value, list):
-            text = invalid(path, value, "expected a slice", run.runtime)
-            raise _failed(text)
+            message = invalid(path, value, "expected a slice", run.runtime)
+            raise _failed(message)
         elif len(value) != len(evaluates):
-            text = invalid(path, value, "lengths of slices don't match", run.runtime)
-            run.violated(path, text)
+            message = invalid(path, value, "lengths of slices don't match", run.runtime)
+            run.violated(path, message)
         else:
             for index, evaluate in enumerate(evaluates):
                 evaluate(run, (path, f"[{index}]"), value[index], names)
@@ -278,22 +278,22 @@ def _link_list(evaluates: list[_Evaluate]) -> _Evaluate:
     return evaluate_list
 
 
-def _link_scalar(wanted: Json) -> _Evaluate:
-    expression = parse_expression(wanted) if type(wanted) is str else None
+def _link_scalar(scalar: Json) -> _Evaluate:
+    expression = parse_expression(scalar) if type(scalar) is str else None
     if expression is None or not expression.computed:
-        return _link_comparison(lambda _run, _value, _names: wanted)
+        return _link_comparison(lambda _run, _value, _names: scalar)
     for name, refused in (
         (expression.place, "foreach"),
         (expression.binding, "binding"),
     ):
         if name:
-            return _refusing(wanted, f"{refused} is not supported on the RHS")
+            return _refusing(scalar, f"{refused} is not supported on the RHS")
     return _link_comparison(_link_statement(expression.statement))
 
 
-def _refusing(wanted: str, detail: str) -> _Evaluate:
+def _refusing(statement: str, detail: str) -> _Evaluate:
     def refuse(run: _Run, path: Path, _value: Json, _names: _Names) -> None:
-        raise _failed(invalid(path, wanted, detail, run.runtime))
+        raise _failed(invalid(path, statement, detail, run.runtime))
 
     return refuse
 
@@ -302,16 +302,16 @@ def _link_comparison(project: _Project) -> _Evaluate:
     def compare(run: _Run, path: Path, value: Json, names: _Names) -> None:
         run.runtime.charge(_STEPS)
         try:
-            wanted = project(run, value, names)
-            same = matches(wanted, value, run.runtime)
+            required = project(run, value, names)
+            same = matches(required, value, run.runtime)
         except ExpressionFailed as error:
             raise _failed(internal(path, error.message)) from error
         if not same:
-            detail = expected(wanted, run.runtime)
+            detail = expected(required, run.runtime)
             run.violated(path, invalid(path, value, detail, run.runtime))
 
     return compare
 
 
-def _failed(text: str) -> ExpressionFailed:
-    return ExpressionFailed("assertion.failed", text)
+def _failed(message: str) -> ExpressionFailed:
+    return ExpressionFailed("assertion.failed", message)

@@ -72,8 +72,8 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, (int, float)) and type(value) is not bool
 
 
-def _wrong(wanted: str, actual: Json) -> ExpressionFailed:
+def _wrong(kind: str, actual: Json) -> ExpressionFailed:
     return ExpressionFailed(
         "assertion.match",
-        f"invalid actual value, must be {wanted}, found {kind_text(actual)}",
+        f"invalid actual value, must be {kind}, found {kind_text(actual)}",
     )

@@ -46,21 +46,21 @@ def parse_assertion(raw: Json) -> Assertion:
     return Assertion(_with_floats(raw, ASSERTION_DEPTH_MAX))
 
 
-def parse_expression(text: str) -> AssertionExpression | None:
+def parse_expression(source: str) -> AssertionExpression | None:
     """Parse a key or string; return None if it contains no statement."""
     each, index, binding, computed = False, "", "", False
-    if match := _FOREACH.search(text):
-        each, index, text = True, match.group(1) or "", match.group(2)
-    if match := _BINDING.search(text):
-        text, binding = match.group(1), match.group(2)
-    if match := _ESCAPE.search(text):
-        text = match.group(1)
-    elif match := _ENGINE.search(text):
+    if match := _FOREACH.search(source):
+        each, index, source = True, match.group(1) or "", match.group(2)
+    if match := _BINDING.search(source):
+        source, binding = match.group(1), match.group(2)
+    if match := _ESCAPE.search(source):
+        source = match.group(1)
+    elif match := _ENGINE.search(source):
         # KYVERNO: the engine name before the colon is parsed and ignored.
-        computed, text = True, match.group(2)
-    if not text:
+        computed, source = True, match.group(2)
+    if not source:
         return None
-    return AssertionExpression(text, computed, each, index, binding)
+    return AssertionExpression(source, computed, each, index, binding)
 
 
 def _with_floats(raw: Json, depth: int) -> Json:

@@ -42,8 +42,8 @@ def path_text(path: Path) -> str:
 
 def invalid(path: Path, value: Json, detail: str, runtime: Runtime) -> str:
     """Print a field error with the value."""
-    text = _value(value, runtime)
-    return f"{path_text(path)}: Invalid value: {text}: {detail}"
+    printed = _value(value, runtime)
+    return f"{path_text(path)}: Invalid value: {printed}: {detail}"
 
 
 def required(path: Path) -> str:
@@ -66,11 +66,13 @@ def expected(value: Json, runtime: Runtime) -> str:
     return f"Expected value: {_go_syntax(value, runtime, top=True)}"
 
 
-def _charged(text: str, runtime: Runtime) -> str:
+def _charged(string: str, runtime: Runtime) -> str:
     """Quote a string in portions, because each character may expand to ten."""
-    runtime.charge_printed(len(text))
-    runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
-    return quote(text)
+    runtime.charge_printed(len(string))
+    runtime.charge_bytes(
+        0 if string.isascii() and string.isprintable() else 12 * len(string)
+    )
+    return quote(string)
 
 
 def _value(value: Json, runtime: Runtime) -> str:

@@ -136,8 +136,10 @@ def oldest_library() -> Library:
     library of the version before its own.
     """
     modules = (standard, times, strings, lists, regexes, urls)
-    found = chain(_built_in(), *(module.OVERLOADS for module in modules))
-    return Library(one for one in found if one.name not in _LATER)
+    declarations = chain(_built_in(), *(module.OVERLOADS for module in modules))
+    return Library(
+        declaration for declaration in declarations if declaration.name not in _LATER
+    )
 
 
 @cache

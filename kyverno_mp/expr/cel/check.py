@@ -70,31 +70,31 @@ _SORTED: Final = (
 _PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
 
 
-def check(node: Node, text: str, environment: Environment) -> Type:
+def check(node: Node, source: str, environment: Environment) -> Type:
     """Return the type of the expression.
 
     Raises: ExpressionInvalid with all problems, or if the check's own allowance is used
     up; BudgetExceeded if the environment's allowance is used up.
     """
     try:
-        return _checked(node, text, environment)
+        return _checked(node, source, environment)
     except BudgetExceeded as error:
         if environment.allowance is not None and environment.allowance.left < 0:
             raise
         raise ExpressionInvalid(error.code, error.message) from error
 
 
-def _checked(node: Node, text: str, environment: Environment) -> Type:
+def _checked(node: Node, source: str, environment: Environment) -> Type:
     checker = _Checker(environment)
     result = checker.check(node)
     problems = checker.problems or checker.literals.problems(checker.found)
     if problems:
-        kept = sorted(problems[:CEL_ERRORS_MAX], key=_PLACE)
-        shown = [located(message, text, at) for at, message in kept]
-        if len(problems) > len(kept):
-            count = len(problems) - len(kept)
-            shown.append(f"{count} more errors were truncated")
-        raise ExpressionInvalid("cel.type", "\n".join(shown))
+        reported = sorted(problems[:CEL_ERRORS_MAX], key=_PLACE)
+        messages = [located(message, source, at) for at, message in reported]
+        if len(problems) > len(reported):
+            count = len(problems) - len(reported)
+            messages.append(f"{count} more errors were truncated")
+        raise ExpressionInvalid("cel.type", "\n".join(messages))
     return checker.found.apply(result, final=True)
 
 
@@ -135,15 +135,15 @@ class _Checker:
         return Type(f"_var{self._fresh - 1}", (), "param")
 
     def _local(self, name: str) -> Type | None:
-        for bound, found in reversed(self._locals):
+        for bound, local_type in reversed(self._locals):
             if bound == name:
-                return found
+                return local_type
         return None
 
     def _ident(self, node: Ident) -> Type:
-        found = self._local(node.name) or self._environment.variables.get(node.name)
-        if found is not None:
-            return found
+        declared = self._local(node.name) or self._environment.variables.get(node.name)
+        if declared is not None:
+            return declared
         named = TYPE_NAMES.get(node.name)
         if named is not None:
             return types.type_of(named)
@@ -207,19 +207,19 @@ class _Checker:
             self.literals.formats_open -= is_format
             if is_format:
                 self.literals.formats.append(node)
-            found = self._library.members.get(name)
-            return self._resolve(node, name, found, args, target)
+            overloads = self._library.members.get(name)
+            return self._resolve(node, name, overloads, args, target)
         if name in ("&&", "||"):
             return self._logic(node)
-        found = self._library.functions.get(name)
-        return self._resolve(node, name, found, self._args(node))
+        overloads = self._library.functions.get(name)
+        return self._resolve(node, name, overloads, self._args(node))
 
     def _args(self, node: Call) -> tuple[Type, ...]:
         # A loop, because a comprehension would add a Python frame per level.
-        found = []
+        arg_types = []
         for arg in node.args:
-            found.append(self.check(arg))  # noqa: PERF401 - see above
-        return tuple(found)
+            arg_types.append(self.check(arg))  # noqa: PERF401 - see above
+        return tuple(arg_types)
 
     def _logic(self, node: Call) -> Type:
         good = []
@@ -229,19 +229,19 @@ class _Checker:
         # child of the root at the root.
         return BOOL if all(good[_HANGING.get(len(good), _NONE)]) else ERROR
 
-    def _has_to_be_bool(self, node: Node, given: Type) -> bool:
-        if self.found.fits((given,), (BOOL,)):
+    def _has_to_be_bool(self, node: Node, actual: Type) -> bool:
+        if self.found.fits((actual,), (BOOL,)):
             return True
-        self._problem(_at(node), f"expected type 'bool' but found '{given}'")
+        self._problem(_at(node), f"expected type 'bool' but found '{actual}'")
         return False
 
-    def _no_overload(self, at: int, name: str, shown: str) -> Type:
+    def _no_overload(self, at: int, name: str, arguments: str) -> Type:
         return self._problem(
-            at, f"found no matching overload for '{name}' applied to '{shown}'"
+            at, f"found no matching overload for '{name}' applied to '{arguments}'"
         )
 
-    def _shown(self, given: Type) -> str:
-        return str(self.found.apply(given, final=True))
+    def _shown(self, actual: Type) -> str:
+        return str(self.found.apply(actual, final=True))
 
     def _resolve(
         self,
@@ -257,77 +257,80 @@ class _Checker:
             if name not in library.functions and name not in library.members:
                 return self._undeclared(node.at, name)
             overloads = []
-        given = args if target is None else (target, *args)
+        operands = args if target is None else (target, *args)
         result: Type | None = None
         for overload in overloads:
-            wanted, gives = self._instance(overload)
-            if self.found.fits(given, wanted):
+            parameters, gives = self._instance(overload)
+            if self.found.fits(operands, parameters):
                 gives = self.found.apply(gives)
                 result = gives if result is None or result == gives else DYN
         if result is None:
-            shown = ", ".join(self._shown(arg) for arg in args)
+            printed = ", ".join(self._shown(arg) for arg in args)
             head = "" if target is None else f"{self._shown(target)}."
             operator = _SHOWN.get(name, name)
             if not name[0].isalpha() and "_" not in operator:
                 operator = f"_{operator}_"
-            return self._no_overload(node.at, operator, f"{head}({shown})")
+            return self._no_overload(node.at, operator, f"{head}({printed})")
         return result
 
     def _instance(self, overload: Overload) -> tuple[tuple[Type, ...], Type]:
         """Rename the type variables of the overload to unique names."""
         names: dict[Type, Type] = {}
 
-        def renamed(given: Type) -> Type:
-            if given.kind == "param":
-                if given not in names:
-                    names[given] = self._variable()
-                return names[given]
-            if not given.params:
-                return given
-            params = tuple(renamed(param) for param in given.params)
-            return Type(given.name, params, given.kind)
+        def renamed(parameter: Type) -> Type:
+            if parameter.kind == "param":
+                if parameter not in names:
+                    names[parameter] = self._variable()
+                return names[parameter]
+            if not parameter.params:
+                return parameter
+            params = tuple(renamed(param) for param in parameter.params)
+            return Type(parameter.name, params, parameter.kind)
 
         return tuple(renamed(arg) for arg in overload.args), renamed(overload.result)
 
     def _list(self, node: ListLit) -> Type:
-        found = []
+        item_types = []
         for position, item in enumerate(node.items):
-            given = self.check(item)
+            item_type = self.check(item)
             if position in node.optional:
-                given = self._unwrapped(given, item)
-            self.literals.note_member(item, given)
-            found.append((_at(item), given))
-        return types.list_of(self._joined(found, every=False))
+                item_type = self._unwrapped(item_type, item)
+            self.literals.note_member(item, item_type)
+            item_types.append((_at(item), item_type))
+        return types.list_of(self._joined(item_types, every=False))
 
-    def _unwrapped(self, given: Type, node: Node) -> Type:
-        given = self.found.apply(given)
-        if given.name == "optional_type":
-            return given.params[0]
-        if given in (DYN, ERROR):
+    def _unwrapped(self, actual: Type, node: Node) -> Type:
+        actual = self.found.apply(actual)
+        if actual.name == "optional_type":
+            return actual.params[0]
+        if actual in (DYN, ERROR):
             return DYN
         self._problem(
-            _at(node), f"expected type 'optional_type({given})' but found '{given}'"
+            _at(node), f"expected type 'optional_type({actual})' but found '{actual}'"
         )
-        return given
+        return actual
 
-    def _joined(self, found: list[tuple[int, Type]], *, every: bool) -> Type:
-        if not found:
+    def _joined(self, members: list[tuple[int, Type]], *, every: bool) -> Type:
+        if not members:
             return self._variable()
-        self.literals.note_items(found, every=every)
-        joined = found[0][1]
-        for _, given in found[1:]:
-            joined = self.found.joined(joined, given)
+        self.literals.note_items(members, every=every)
+        joined = members[0][1]
+        for _, member_type in members[1:]:
+            joined = self.found.joined(joined, member_type)
         return joined
 
     def _map(self, node: MapLit) -> Type:
         keys, values = [], []
         for key, value, optional in node.entries:
             keys.append((_at(key), self.check(key)))
-            given = self.check(value)
+            value_type = self.check(value)
             self.literals.note_member(key, keys[-1][1])
-            self.literals.note_member(value, given)
+            self.literals.note_member(value, value_type)
             values.append(
-                (_at(value), self._unwrapped(given, value) if optional else given)
+                (
+                    _at(value),
+                    self._unwrapped(value_type, value) if optional else value_type,
+                )
             )
         joined = self._joined(keys, every=True)
         return types.sized(types.map_of(joined, self._joined(values, every=True)))
@@ -337,34 +340,34 @@ class _Checker:
         if fields is None:
             return self._undeclared(node.at, node.name)
         for name, value, optional in node.fields:
-            given = self.check(value)
+            actual = self.check(value)
             if optional:
-                given = self._unwrapped(given, value)
-            wanted = fields.get(name)
-            if wanted is None:
+                actual = self._unwrapped(actual, value)
+            declared = fields.get(name)
+            if declared is None:
                 self._problem(_at(value), f"undefined field '{name}'")
-            elif not self.found.fits((wanted,), (given,)):
+            elif not self.found.fits((declared,), (actual,)):
                 self._problem(
                     _at(value),
-                    f"expected type of field '{name}' is '{wanted}'"
-                    f" but provided type is '{self._shown(given)}'",
+                    f"expected type of field '{name}' is '{declared}'"
+                    f" but provided type is '{self._shown(actual)}'",
                 )
         return types.object_type(node.name)
 
     def _macro(self, node: Macro) -> Type:
         noted = len(self.problems), self.literals.noted
-        given = self.found.apply(self.check(node.range))
+        range_type = self.found.apply(self.check(node.range))
         if node.kind in ("optMap", "optFlatMap"):
             self._repeat(*noted)
         if node.kind == "bind":
-            return self._bound(node, (given,))[0]
+            return self._bound(node, (range_type,))[0]
         if node.kind in ("optMap", "optFlatMap"):
-            return self._optional_macro(node, given)
-        key, item = self._range(node, given)
+            return self._optional_macro(node, range_type)
+        key, item = self._range(node, range_type)
         if len(node.names) == 1:
             # Over a map, a single name is bound to the key, and ``filter`` keeps the
             # keys.
-            item = key if given.name == "map" else item
+            item = key if range_type.name == "map" else item
             bound = self._bound(node, (item,))
         else:
             bound = self._bound(node, (key, item))
@@ -382,27 +385,27 @@ class _Checker:
             self.problems += self.problems[problems:]
         self.literals.repeat(literals)
 
-    def _bound(self, node: Macro, given: tuple[Type, ...]) -> list[Type]:
-        self._locals.extend(zip(node.names, given, strict=True))
-        found = []
+    def _bound(self, node: Macro, bound_types: tuple[Type, ...]) -> list[Type]:
+        self._locals.extend(zip(node.names, bound_types, strict=True))
+        body_types = []
         for body in node.body:
-            found.append(self.check(body))  # noqa: PERF401 - as in _args
-        del self._locals[-len(given) :]
-        return found
+            body_types.append(self.check(body))  # noqa: PERF401 - as in _args
+        del self._locals[-len(bound_types) :]
+        return body_types
 
-    def _range(self, node: Macro, given: Type) -> tuple[Type, Type]:
-        if given.name == "list":
-            return types.INT, given.params[0]
-        if given.name == "map":
-            return given.params[0], given.params[1]
-        if given.kind == "param":
-            self.found.fits((DYN,), (given,))
+    def _range(self, node: Macro, range_type: Type) -> tuple[Type, Type]:
+        if range_type.name == "list":
+            return types.INT, range_type.params[0]
+        if range_type.name == "map":
+            return range_type.params[0], range_type.params[1]
+        if range_type.kind == "param":
+            self.found.fits((DYN,), (range_type,))
             return DYN, DYN
-        if given in (DYN, ERROR):
+        if range_type in (DYN, ERROR):
             return DYN, DYN
         self._problem(
             _at(node.range),
-            f"expression of type '{given}' cannot be range of a comprehension"
+            f"expression of type '{range_type}' cannot be range of a comprehension"
             " (must be list, map, or dynamic)",
         )
         return ERROR, ERROR
@@ -427,36 +430,38 @@ class _Checker:
     def _sorted(self, node: Macro, item: Type, key: Type) -> Type:
         """Check the type of the keys by which the macro sorts the items."""
         result = types.list_of(item)
-        for one in _SORTED:
-            if self.found.fits((types.list_of(key),), (types.list_of(one),)):
+        for key_type in _SORTED:
+            if self.found.fits((types.list_of(key),), (types.list_of(key_type),)):
                 return result
-        shown = f"{self._shown(result)}.({self._shown(types.list_of(key))})"
-        return self._no_overload(node.at, "@sortByAssociatedKeys", shown)
+        printed = f"{self._shown(result)}.({self._shown(types.list_of(key))})"
+        return self._no_overload(node.at, "@sortByAssociatedKeys", printed)
 
-    def _predicate(self, node: Macro, item: Type, found: Type) -> Type:
+    def _predicate(self, node: Macro, item: Type, body_type: Type) -> Type:
         if node.kind == "filter":
-            self._choice(node, found, types.list_of(item))
+            self._choice(node, body_type, types.list_of(item))
             return types.list_of(item)
         if node.kind == "existsOne":
-            self._choice(node, found, types.INT)
+            self._choice(node, body_type, types.INT)
         else:
-            self._has_to_be_bool(node.body[0], found)
+            self._has_to_be_bool(node.body[0], body_type)
         return BOOL
 
-    def _choice(self, node: Macro, given: Type, result: Type) -> None:
+    def _choice(self, node: Macro, test_type: Type, result: Type) -> None:
         """Check the predicate that chooses between the previous and the next result."""
-        if not self.found.fits((given,), (BOOL,)):
-            shown = ", ".join(self._shown(one) for one in (given, result, result))
-            self._no_overload(node.at, "_?_:_", f"({shown})")
+        if not self.found.fits((test_type,), (BOOL,)):
+            printed = ", ".join(
+                self._shown(operand) for operand in (test_type, result, result)
+            )
+            self._no_overload(node.at, "_?_:_", f"({printed})")
 
-    def _optional_macro(self, node: Macro, given: Type) -> Type:
-        if given.name == "optional_type":
-            item = given.params[0]
-        elif given in (DYN, ERROR) or given.kind == "param":
+    def _optional_macro(self, node: Macro, actual: Type) -> Type:
+        if actual.name == "optional_type":
+            item = actual.params[0]
+        elif actual in (DYN, ERROR) or actual.kind == "param":
             item = DYN
         else:
-            self._no_overload(node.at, "hasValue", f"{given}.()")
-            self._no_overload(node.at, "value", f"{given}.()")
+            self._no_overload(node.at, "hasValue", f"{actual}.()")
+            self._no_overload(node.at, "value", f"{actual}.()")
             item = ERROR
         (result,) = self._bound(node, (item,))
         if node.kind == "optMap":

@@ -44,27 +44,27 @@ _KEYS: Final = frozenset({"bool", "int", "string", "uint"})
 def constant_failure(root: Node) -> str:
     """Return the text of the first constant that fails, or ""."""
     # Post-order without recursion: macros and chains of operators may be deep.
-    found: list[Node] = []
+    nodes: list[Node] = []
     stack = [root]
     while stack:
         node = stack.pop()
-        found.append(node)
+        nodes.append(node)
         stack.extend(children(node))
     constants: dict[int, int] = {}
-    for node in reversed(found):
-        text = ""
+    for node in reversed(nodes):
+        failure = ""
         if _is_constant(node, constants):
             constants[id(node)] = 1 + sum(constants[id(c)] for c in children(node))
             if isinstance(node, Call):
                 # Each conversion evaluates its whole subtree again.
                 spend(constants[id(node)])
-                text = _failure(node)
+                failure = _failure(node)
         elif isinstance(node, Call) and node.function in _SEARCHES:
-            text = _regex_failure(node, constants)
+            failure = _regex_failure(node, constants)
         elif isinstance(node, Call) and node.function in _INDEXES:
-            text = _key_failure(node.args[1], constants)
-        if text:
-            return text
+            failure = _key_failure(node.args[1], constants)
+        if failure:
+            return failure
     return ""
 
 
@@ -86,11 +86,11 @@ def _is_constant(node: Node, constants: Mapping[int, int]) -> bool:
 
 
 def _regex_failure(call: Call, constants: Mapping[int, int]) -> str:
-    given = call.args if call.target is None else (call.target, *call.args)
-    if len(given) < 2 or id(given[1]) not in constants:  # noqa: PLR2004 - text, pattern
+    operands = call.args if call.target is None else (call.target, *call.args)
+    if len(operands) < 2 or id(operands[1]) not in constants:  # noqa: PLR2004 - text, pattern
         return ""
     try:
-        pattern = link_expression(Expression("", given[1]), ()).evaluate((), Meter())
+        pattern = link_expression(Expression("", operands[1]), ()).evaluate((), Meter())
     except (ExpressionFailed, BudgetExceeded):
         return ""
     if not isinstance(pattern, str):

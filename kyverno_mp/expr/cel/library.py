@@ -92,12 +92,12 @@ class Library:
         """Return a library with additional functions; this library stays unchanged."""
         more = Library(declarations)
         merged = Library(())
-        for own, base, added in (
+        for table, base, added in (
             (merged.functions, self.functions, more.functions),
             (merged.members, self.members, more.members),
         ):
-            own.update({name: list(found) for name, found in base.items()})
-            for name, found in added.items():
-                own.setdefault(name, []).extend(found)
+            table.update({name: list(overloads) for name, overloads in base.items()})
+            for name, overloads in added.items():
+                table.setdefault(name, []).extend(overloads)
         merged.roots = self.roots | more.roots
         return merged

@@ -45,17 +45,17 @@ _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
 
 def equal(meter: Meter, value: Value, right: Value, depth: int = 0) -> bool:
     """Return whether two values are equal; values of different types are not."""
-    kind, other = value.__class__, right.__class__
-    if kind is other and kind in _SAME:
+    kind, right_kind = value.__class__, right.__class__
+    if kind is right_kind and kind in _SAME:
         if kind is str and len(value) > _SHORT and len(value) == len(right):
             meter.charge_text(len(value))
         return bool(value == right)
     if kind in _NUMBERS:
-        if kind is float or other is float:
+        if kind is float or right_kind is float:
             # cel-go compares a whole number with a double as doubles.
-            return other in _NUMBERS and float(value) == float(right)
-        return other in _NUMBERS and bool(value == right)
-    if kind is not other:
+            return right_kind in _NUMBERS and float(value) == float(right)
+        return right_kind in _NUMBERS and bool(value == right)
+    if kind is not right_kind:
         return False
     if kind is list:
         return len(value) == len(right) and _all_equal(meter, value, right, depth)
@@ -164,13 +164,13 @@ def compare(value: Value, right: Value, sign: str = "") -> int:
 
     ``sign``: the operator, for the error message.
     """
-    kind, other = value.__class__, right.__class__
-    if kind in _NUMBERS and other in _NUMBERS:
+    kind, right_kind = value.__class__, right.__class__
+    if kind in _NUMBERS and right_kind in _NUMBERS:
         if value != value or right != right:  # noqa: PLR0124 - NaN
             raise CelFailed("NaN values cannot be ordered")
-        if kind is not other and (kind is float or other is float):
+        if kind is not right_kind and (kind is float or right_kind is float):
             value, right = float(value), float(right)
-    elif kind is not other or kind not in _ORDERED:
+    elif kind is not right_kind or kind not in _ORDERED:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)
         raise CelFailed("no such overload")

@@ -30,7 +30,7 @@ class ResourcePort(Protocol):
     """Access to objects of the cluster by apiVersion and plural name."""
 
     def get(
-        self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
+        self, api_version: str, plural: str, key: tuple[str, str], deadline_ns: int
     ) -> Json | None:
         """Return the object at ``(namespace, name)``; None if it does not exist.
 

@@ -157,8 +157,8 @@ def configuration(value: Value, spend: Spender = FREE) -> dict[str, Json]:
     """Return an apply configuration as JSON. Raises: ExpressionFailed."""
     assert value.__class__ is Built
     _check_names(value, _OBJECT, spend)
-    found: dict[str, Json] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
-    return found
+    document: dict[str, Json] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+    return document
 
 
 def operations(values: Value, spend: Spender = FREE) -> list[dict[str, Json]]:
@@ -167,32 +167,32 @@ def operations(values: Value, spend: Spender = FREE) -> list[dict[str, Json]]:
 
 
 def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
-    found: dict[str, Json] = {
+    operation: dict[str, Json] = {
         "op": fields.get("op", ""),
         "path": fields.get("path", ""),
     }
     if fields.get("from"):
-        found["from"] = fields["from"]
+        operation["from"] = fields["from"]
     if "value" in fields:
         value = fields["value"]
         if value.__class__ is Built:
             _check_names(value, value.type_name, spend)
         native = _native(value, CEL_VALUE_DEPTH_MAX, spend, in_patch=True)
-        found["value"] = _of_protobuf(native)
-    elif found["op"] in _NEEDS_VALUE:
+        operation["value"] = _of_protobuf(native)
+    elif operation["op"] in _NEEDS_VALUE:
         # KYVERNO: without a value, null is written.
-        found["value"] = None
-    return found
+        operation["value"] = None
+    return operation
 
 
 def _of_protobuf(value: Json) -> Json:
     """Return the value with large integers as strings, as in a protobuf Value."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
-        shown = "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")
+        printed = "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")
         raise _failed(
             f"{_UNPRINTABLE}json: error calling MarshalJSON for type *structpb.Value:"
-            f" proto: google.protobuf.Value.number_value: invalid {shown} value"
+            f" proto: google.protobuf.Value.number_value: invalid {printed} value"
         )
     if kind is int and abs(value) > _EXACT_MAX:
         return str(value)
@@ -207,20 +207,23 @@ def _check_names(value: Value, path: str, spend: Spender) -> None:
     """Reject types whose names differ from their paths; lists add nothing to a path."""
     waiting = [(value, path)]
     while waiting:
-        one, path = waiting.pop()
-        if one.__class__ is list:
-            spend.charge(_ITEM_STEPS * len(one))
-            spend.charge_bytes(_ITEM_BYTES * len(one))
-            waiting.extend((item, path) for item in one)
-        elif one.__class__ is Built:
-            if one.type_name != path:
+        member, path = waiting.pop()
+        if member.__class__ is list:
+            spend.charge(_ITEM_STEPS * len(member))
+            spend.charge_bytes(_ITEM_BYTES * len(member))
+            waiting.extend((item, path) for item in member)
+        elif member.__class__ is Built:
+            if member.type_name != path:
                 raise _failed(
-                    f'type mismatch: unexpected type name "{one.type_name}", expected'
-                    f' "{path}", which matches field name path from root Object type'
+                    f'type mismatch: unexpected type name "{member.type_name}",'
+                    f' expected "{path}", which matches field name path from root'
+                    " Object type"
                 )
-            spend.charge(_ITEM_STEPS * len(one.fields) + 1)
-            spend.charge_bytes((_ITEM_BYTES + len(path)) * len(one.fields))
-            waiting.extend((item, f"{path}.{key}") for key, item in one.fields.items())
+            spend.charge(_ITEM_STEPS * len(member.fields) + 1)
+            spend.charge_bytes((_ITEM_BYTES + len(path)) * len(member.fields))
+            waiting.extend(
+                (item, f"{path}.{key}") for key, item in member.fields.items()
+            )
 
 
 def _native(
@@ -278,5 +281,5 @@ def _of_patch(value: Value, depth: int, spend: Spender) -> Json:
     return _native(value.value, depth - 1, spend, in_patch=True)
 
 
-def _failed(text: str) -> ExpressionFailed:
-    return ExpressionFailed("cel.patch", text)
+def _failed(message: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.patch", message)

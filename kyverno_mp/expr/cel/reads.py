@@ -63,9 +63,11 @@ def follow_cel(node: Node, names: Names, variables: Variables) -> Found:
         case Call():
             return _called(node, names, variables)
         case ListLit(items):
-            found = [follow_cel(item, names, variables) for item in items]
+            item_origins = [follow_cel(item, names, variables) for item in items]
             # Constants have no place.
-            return both(Found(items=tuple(f for f in found if f.places or f.items)))
+            return both(
+                Found(items=tuple(f for f in item_origins if f.places or f.items))
+            )
         case MapLit(entries):
             for key, value, _ in entries:
                 _whole((key, value), names, variables)
@@ -83,9 +85,9 @@ def _whole(nodes: tuple[Node, ...], names: Names, variables: Variables) -> Found
 
 
 def _named(name: str, names: Names) -> Found:
-    found = names.get(name)
-    if found is not None:
-        return found
+    origin = names.get(name)
+    if origin is not None:
+        return origin
     if name == _OLD:
         return Found()
     raise ReadsUnknown(name)
@@ -99,8 +101,8 @@ def _selected(node: Select, names: Names, variables: Variables) -> Found:
             return variables(node.field)
         if (operand.name, node.field) == (_REQUEST, _OPERATION) and is_plain:
             return Found()
-    found = follow_cel(operand, names, variables).named(node.field)
-    return Found() if node.test else found
+    origin = follow_cel(operand, names, variables).named(node.field)
+    return Found() if node.test else origin
 
 
 def _called(node: Call, names: Names, variables: Variables) -> Found:
@@ -117,7 +119,9 @@ def _called(node: Call, names: Names, variables: Variables) -> Found:
         assert measured is not None
         return _measured(follow_cel(measured, names, variables))
     if function == "orValue" and target is not None and len(args) == 1:
-        return both(*(follow_cel(one, names, variables) for one in (target, *args)))
+        return both(
+            *(follow_cel(operand, names, variables) for operand in (target, *args))
+        )
     if function == "hasValue" and target is not None and not args:
         follow_cel(target, names, variables)
         return Found()
@@ -136,41 +140,41 @@ def _deterministic() -> frozenset[str]:
 
 
 def _indexed(operand: Node, index: Node, names: Names, variables: Variables) -> Found:
-    found = follow_cel(operand, names, variables)
+    origin = follow_cel(operand, names, variables)
     if type(index) is Const and index.kind == "string":
-        return found.named(str(index.value))
+        return origin.named(str(index.value))
     if type(index) is Const and index.kind == "int":
-        return found.elements()
-    found.read_whole()
+        return origin.elements()
+    origin.read_whole()
     return _whole((index,), names, variables)
 
 
 def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
     """Return the elements of both lists; scalars need no marks, extracts keep them."""
-    found = [follow_cel(arg, names, variables) for arg in args]
-    return Found(items=tuple(one.elements() for one in found))
+    origins = [follow_cel(arg, names, variables) for arg in args]
+    return Found(items=tuple(origin.elements() for origin in origins))
 
 
-def _measured(found: Found) -> Found:
-    for place in found.places:
-        place.names = True
+def _measured(origin: Found) -> Found:
+    for reads in origin.places:
+        reads.names = True
     # Marking the elements also marks the length of a list.
-    found.elements()
+    origin.elements()
     return Found()
 
 
 def _repeated(node: Macro, names: Names, variables: Variables) -> Found:
-    given = follow_cel(node.range, names, variables)
+    range_origin = follow_cel(node.range, names, variables)
     if len(node.names) != 1:
         raise ReadsUnknown(node.kind)
     (name,) = node.names
     if node.kind == "bind" or node.kind in _OPTIONAL:
         (body,) = node.body
-        return follow_cel(body, {**names, name: given}, variables)
-    for place in given.places:
+        return follow_cel(body, {**names, name: range_origin}, variables)
+    for reads in range_origin.places:
         # Over a map, a macro iterates over the keys.
-        place.names = True
-    element = given.elements()
+        reads.names = True
+    element = range_origin.elements()
     inner = {**names, name: element}
     if node.kind in _TESTS:
         return _whole(node.body, inner, variables)

@@ -69,10 +69,10 @@ def no_overload(function: str, *args: Value) -> CelFailed:
         return CelFailed(f"no such overload{named}")
     if function == "flatten":
         kind = type_name(args[0])
-        shown = "map(dyn, dyn)" if kind == "map" else kind
-        return CelFailed(f"no such overload: {shown}.flatten()")
-    shown = ", ".join(type_name(arg) for arg in args)
-    return CelFailed(f"no such overload: {function}({shown})")
+        printed = "map(dyn, dyn)" if kind == "map" else kind
+        return CelFailed(f"no such overload: {printed}.flatten()")
+    printed = ", ".join(type_name(arg) for arg in args)
+    return CelFailed(f"no such overload: {function}({printed})")
 
 
 def _no_operator(operator: str, value: Value) -> CelFailed:
@@ -80,8 +80,8 @@ def _no_operator(operator: str, value: Value) -> CelFailed:
     kind = value.__class__
     if possible is None or kind in possible or kind in _RECEIVERS:
         return CelFailed("no such overload")
-    shown = operator if operator.endswith("_") else f"_{operator}_"
-    return CelFailed(f"no such overload: {shown}")
+    printed = operator if operator.endswith("_") else f"_{operator}_"
+    return CelFailed(f"no such overload: {printed}")
 
 
 def no_order(sign: str) -> CelFailed:

@@ -69,10 +69,10 @@ class SchemaFields:
 
     __slots__ = ("_known", "_name", "_owner", "_place")
 
-    def __init__(self, owner: "SchemaRecords", name: str, place: _Place) -> None:
+    def __init__(self, owner: "SchemaRecords", name: str, location: _Place) -> None:
         self._owner = owner
         self._name = name
-        self._place = place
+        self._place = location
         self._known: dict[str, Type | None] = {}
 
     def get(self, field: str, /) -> Type | None:
@@ -90,8 +90,8 @@ class SchemaFields:
             escaped, name = escape(field), field
         elif name not in properties or escape(name) != field:
             return None
-        place = self._place._replace(schema=properties[name])
-        return self._owner.type_of(place, f"{self._name}.{escaped}")
+        location = self._place._replace(schema=properties[name])
+        return self._owner.type_of(location, f"{self._name}.{escaped}")
 
 
 class SchemaRecords:
@@ -114,41 +114,41 @@ class SchemaRecords:
         type name unique; here it is a sequence number.
         """
         self._roots += 1
-        place = _followed(_Place(schemas, schemas[name], frozenset({name})))
-        return self.type_of(place, f"{kind}{self._roots}", is_resource=True)
+        location = _followed(_Place(schemas, schemas[name], frozenset({name})))
+        return self.type_of(location, f"{kind}{self._roots}", is_resource=True)
 
     def type_of(
-        self, place: _Place, name: str, *, is_resource: bool = False, level: int = 0
+        self, location: _Place, name: str, *, is_resource: bool = False, level: int = 0
     ) -> Type | None:
         """Return the type of a schema's values; None if CEL has no such type."""
         if level > SCHEMA_NESTING_MAX:
             return types.DYN
-        place = _followed(place) if level or not is_resource else place
-        schema = place.schema
+        location = _followed(location) if level or not is_resource else location
+        schema = location.schema
         if schema.format == _INT_OR_STRING or schema.int_or_string:
             return types.DYN
         kind = schema.first_type
         if kind == "array":
             if not isinstance(schema.items, Schema):
                 return None
-            item = self._below(place, schema.items, f"{name}.@idx", level)
+            item = self._below(location, schema.items, f"{name}.@idx", level)
             return None if item is None else list_of(item)
         if kind == "object":
             if isinstance(schema.additional, Schema):
-                item = self._below(place, schema.additional, f"{name}.@elem", level)
+                item = self._below(location, schema.additional, f"{name}.@elem", level)
                 return None if item is None else map_of(types.STRING, item)
             if is_resource or schema.embedded:
-                place = place._replace(schema=_resource(place))
-            self._records[name] = SchemaFields(self, name, place)
+                location = location._replace(schema=_resource(location))
+            self._records[name] = SchemaFields(self, name, location)
             return object_type(name)
         if kind == "string":
             return _FORMATS.get(schema.format, types.STRING)
         return _SIMPLE.get(kind)
 
     def _below(
-        self, place: _Place, schema: Schema, name: str, level: int
+        self, location: _Place, schema: Schema, name: str, level: int
     ) -> Type | None:
-        return self.type_of(place._replace(schema=schema), name, level=level + 1)
+        return self.type_of(location._replace(schema=schema), name, level=level + 1)
 
 
 def escape(name: str) -> str:
@@ -157,53 +157,54 @@ def escape(name: str) -> str:
         return f"__{name}__"
     if not _PLAIN.match(name):
         return ""
-    return _ESCAPED.sub(lambda found: _ESCAPE[found[0]], name)
+    return _ESCAPED.sub(lambda match: _ESCAPE[match[0]], name)
 
 
 def _unescaped(field: str) -> str:
     """Return the property that a field name may denote; the caller verifies it."""
 
-    def meant(found: re.Match[str]) -> str:
-        word = found[1]
-        return word if word in _RESERVED else _MEANT.get(word, found[0])
+    def meant(match: re.Match[str]) -> str:
+        word = match[1]
+        return word if word in _RESERVED else _MEANT.get(word, match[0])
 
     return _SEQUENCE.sub(meant, field) if "__" in field else field
 
 
-def _followed(place: _Place) -> _Place:
+def _followed(location: _Place) -> _Place:
     """Follow the schema's reference; a cyclic reference becomes an empty object.
 
     A missing schema has no type, so it causes no errors.
     """
-    target = place.schema.target
+    target = location.schema.target
     if not target:
-        return place
-    if target in place.followed:
-        return place._replace(schema=_EMPTY)
-    schema = place.schemas.get(target.removeprefix(COMPONENTS))
+        return location
+    if target in location.followed:
+        return location._replace(schema=_EMPTY)
+    schema = location.schemas.get(target.removeprefix(COMPONENTS))
     if schema is None:
-        return place._replace(schema=Schema(format=_INT_OR_STRING))
-    return place._replace(schema=schema, followed=place.followed | {target})
+        return location._replace(schema=Schema(format=_INT_OR_STRING))
+    return location._replace(schema=schema, followed=location.followed | {target})
 
 
-def _resource(place: _Place) -> Schema:
+def _resource(location: _Place) -> Schema:
     """Return the schema, completed with the fields that every resource has."""
-    own = place.schema.properties
-    if all(name in own for name in _OWN):
-        given = {
-            name: _followed(place._replace(schema=own[name])).schema for name in _OWN
+    declared = location.schema.properties
+    if all(name in declared for name in _OWN):
+        required = {
+            name: _followed(location._replace(schema=declared[name])).schema
+            for name in _OWN
         }
-        inner = given["metadata"].properties
-        texts = [given["kind"], given["apiVersion"]]
-        texts += [
-            _followed(place._replace(schema=inner[name])).schema
+        inner = required["metadata"].properties
+        strings = [required["kind"], required["apiVersion"]]
+        strings += [
+            _followed(location._replace(schema=inner[name])).schema
             for name in ("name", "generateName")
             if name in inner
         ]
         if (
-            given["metadata"].first_type == "object"
-            and len(texts) == len(_OWN) + 1
-            and all(one.first_type == "string" for one in texts)
+            required["metadata"].first_type == "object"
+            and len(strings) == len(_OWN) + 1
+            and all(schema.first_type == "string" for schema in strings)
         ):
-            return place.schema
-    return Schema(type="object", properties={**own, **_OWN})
+            return location.schema
+    return Schema(type="object", properties={**declared, **_OWN})

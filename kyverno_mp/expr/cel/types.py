@@ -103,41 +103,41 @@ def opaque_type(name: str) -> Type:
     return Type(name, (), "opaque")
 
 
-def parse_type(text: str) -> Type:
+def parse_type(notation: str) -> Type:
     """Parse a type of a signature; one capital letter is a type variable."""
-    found, end = _read(text, 0)
-    assert not text[end:].strip(), text
-    return found
+    parsed, end = _read(notation, 0)
+    assert not notation[end:].strip(), notation
+    return parsed
 
 
-def parse_signature(text: str) -> tuple[str, tuple[Type, ...], Type]:
+def parse_signature(signature: str) -> tuple[str, tuple[Type, ...], Type]:
     """Parse ``name(type, type) -> type``; the receiver of a member comes first."""
-    head, _, result = text.rpartition("->")
+    head, _, result = signature.rpartition("->")
     opening = head.index("(")
     args, at = [], opening + 1
     while head[at:].strip() != ")":
-        found, at = _read(head, at)
-        args.append(found)
+        parameter, at = _read(head, at)
+        args.append(parameter)
         rest = _WORD.match(head, at)
         if rest is not None and rest[1] == ",":
             at = rest.end()
     return head[:opening].strip(), tuple(args), parse_type(result)
 
 
-def _read(text: str, at: int) -> tuple[Type, int]:
-    word = _WORD.match(text, at)
-    assert word is not None, text
+def _read(notation: str, at: int) -> tuple[Type, int]:
+    word = _WORD.match(notation, at)
+    assert word is not None, notation
     name, end = word[1], word.end()
     params: list[Type] = []
     if name in _CONTAINERS:
-        following = _WORD.match(text, end)
+        following = _WORD.match(notation, end)
         if following is not None and following[1] == "(":
             end = following.end()
             while True:
-                found, end = _read(text, end)
-                params.append(found)
-                closing = _WORD.match(text, end)
-                assert closing is not None, text
+                parameter, end = _read(notation, end)
+                params.append(parameter)
+                closing = _WORD.match(notation, end)
+                assert closing is not None, notation
                 end = closing.end()
                 if closing[1] == ")":
                     break
@@ -168,18 +168,18 @@ class Allowance:
             raise BudgetExceeded("cel.type_steps", "too many types to compare")
 
 
-def sized(given: Type) -> Type:
+def sized(cel_type: Type) -> Type:
     """Return the type after checking its number of parts.
 
     Nested maps can double the number of parts at each level. Raises: BudgetExceeded.
     """
-    waiting, count = [given], 0
+    waiting, count = [cel_type], 0
     while waiting:
         count += 1
         if count > CEL_TYPE_PARTS_MAX:
             raise BudgetExceeded("cel.type_size", "the type has too many parts")
         waiting.extend(waiting.pop().params)
-    return given
+    return cel_type
 
 
 class Substitution:
@@ -193,11 +193,11 @@ class Substitution:
         """Variables bound during ``fits``, with their previous bindings."""
         self._allowance = allowance or Allowance()
 
-    def fits(self, given: tuple[Type, ...], wanted: tuple[Type, ...]) -> bool:
-        """Return whether ``given`` is assignable to ``wanted``, and bind variables."""
+    def fits(self, actual: tuple[Type, ...], declared: tuple[Type, ...]) -> bool:
+        """Return whether ``actual`` can be assigned to ``declared``; bind variables."""
         self._undo.clear()
-        if len(given) == len(wanted) and all(
-            self._assignable(a, b) for a, b in zip(given, wanted, strict=True)
+        if len(actual) == len(declared) and all(
+            self._assignable(a, b) for a, b in zip(actual, declared, strict=True)
         ):
             return True
         for variable, before in reversed(self._undo):
@@ -213,39 +213,39 @@ class Substitution:
             return DYN
         return first if _less_specific(first, second) else second
 
-    def apply(self, given: Type, *, final: bool = False) -> Type:
+    def apply(self, cel_type: Type, *, final: bool = False) -> Type:
         """Replace variables with their bindings; ``final``: unbound ones with dyn."""
         self._allowance.spend()
-        found = self._found.get(given) if given.kind == "param" else None
-        if found is not None:
-            return self.apply(found, final=final)
-        if given.kind == "param":
-            return DYN if final else given
-        if not given.params:
-            return given
-        params = tuple(self.apply(p, final=final) for p in given.params)
-        return Type(given.name, params, given.kind)
+        binding = self._found.get(cel_type) if cel_type.kind == "param" else None
+        if binding is not None:
+            return self.apply(binding, final=final)
+        if cel_type.kind == "param":
+            return DYN if final else cel_type
+        if not cel_type.params:
+            return cel_type
+        params = tuple(self.apply(p, final=final) for p in cel_type.params)
+        return Type(cel_type.name, params, cel_type.kind)
 
-    def _learn(self, variable: Type, found: Type) -> None:
+    def _learn(self, variable: Type, binding: Type) -> None:
         self._undo.append((variable, self._found.get(variable)))
-        self._found[variable] = found
+        self._found[variable] = binding
 
     def _assignable(self, first: Type, second: Type) -> bool:
         self._allowance.spend()
         if second.kind == "param":
-            valid, known = self._substitutes(first, second)
-            if valid or known:
+            valid, is_known = self._substitutes(first, second)
+            if valid or is_known:
                 return valid
         if first.kind == "param":
             return self._substitutes(second, first)[0]
         if _is_dyn(first) or _is_dyn(second):
             return True
         if NULL in (first, second):
-            other = second if first == NULL else first
+            operand = second if first == NULL else first
             return (
-                other == NULL
-                or other.kind in ("opaque", "object")
-                or other.name in _NULLABLE
+                operand == NULL
+                or operand.kind in ("opaque", "object")
+                or operand.name in _NULLABLE
             )
         if first.name != second.name:
             return False
@@ -256,23 +256,23 @@ class Substitution:
             for a, b in zip(first.params, second.params, strict=True)
         )
 
-    def _substitutes(self, given: Type, variable: Type) -> tuple[bool, bool]:
+    def _substitutes(self, candidate: Type, variable: Type) -> tuple[bool, bool]:
         """Return whether a type can replace a variable, and whether this is final."""
-        if given == variable:
+        if candidate == variable:
             return True, True
-        found = self._found.get(variable)
-        if found is not None:
-            if given == found:
+        binding = self._found.get(variable)
+        if binding is not None:
+            if candidate == binding:
                 return True, True
-            if not self._assignable(given, found):
+            if not self._assignable(candidate, binding):
                 return False, True
-            general = given if _less_specific(given, found) else found
+            general = candidate if _less_specific(candidate, binding) else binding
             if not self._occurs(variable, general):
                 self._learn(variable, general)
             return True, True
-        if self._occurs(variable, given):
+        if self._occurs(variable, candidate):
             return False, False
-        self._learn(variable, given)
+        self._learn(variable, candidate)
         return True, False
 
     def _occurs(self, variable: Type, within: Type) -> bool:
@@ -280,13 +280,13 @@ class Substitution:
         if variable == within:
             return True
         if within.kind == "param":
-            found = self._found.get(within)
-            return found is not None and self._occurs(variable, found)
+            binding = self._found.get(within)
+            return binding is not None and self._occurs(variable, binding)
         return any(self._occurs(variable, param) for param in within.params)
 
 
-def _is_dyn(given: Type) -> bool:
-    return given in (DYN, ERROR, ANY)
+def _is_dyn(cel_type: Type) -> bool:
+    return cel_type in (DYN, ERROR, ANY)
 
 
 def _less_specific(first: Type, second: Type) -> bool:

@@ -137,9 +137,9 @@ class Record:
         """Return whether a field is set."""
         return False
 
-    def equals(self, _meter: "Meter", other: Value, _depth: int) -> bool:
+    def equals(self, _meter: "Meter", value: Value, _depth: int) -> bool:
         """Return whether the value equals another one; most records have no content."""
-        return self is other
+        return self is value
 
 
 class RuleBudget(Protocol):
@@ -199,13 +199,13 @@ class Meter:
 
     def check(self) -> None:
         """Charge spent units to the budget. Raises: BudgetExceeded, DeadlinePassed."""
-        left = self.left
-        if left < 0:
+        units_left = self.left
+        if units_left < 0:
             raise over_budget()
-        paid, self._paid = self._paid, left
-        if paid > left:
-            self.check_below = max(left - UNITS_BETWEEN_CLOCK_CHECKS, 0)
-            self.budget.charge((paid - left) // UNITS_PER_STEP)
+        paid, self._paid = self._paid, units_left
+        if paid > units_left:
+            self.check_below = max(units_left - UNITS_BETWEEN_CLOCK_CHECKS, 0)
+            self.budget.charge((paid - units_left) // UNITS_PER_STEP)
             self.budget.charge_bytes(0)
 
     def settle(self) -> int:
@@ -236,15 +236,15 @@ class Meter:
         self.budget.charge_bytes(count)
 
 
-def text_bytes(count: int, *texts: str) -> int:
-    """Return the memory of ``count`` characters, as wide as the widest in ``texts``."""
-    narrow = all(map(str.isascii, texts))
+def text_bytes(count: int, *strings: str) -> int:
+    """Return the memory of ``count`` characters, as wide as the widest string."""
+    narrow = all(map(str.isascii, strings))
     return LIST_BYTES + (count if narrow else WIDE_BYTES * count)
 
 
-def shown(text: str) -> str:
+def shown(string: str) -> str:
     """Return the beginning of a string in quotes, for an error message."""
-    return quote(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
+    return quote(string[: _SHOWN_MAX if string.isascii() else _SHOWN_MAX // 8])
 
 
 def over_budget() -> BudgetExceeded:

@@ -83,13 +83,13 @@ def weight_of(value: Json, runtime: Runtime | None) -> Weight:
     return Weight(len(value), length, wild, wild_length, questions)
 
 
-def _text_weight(text: str) -> Weight:
-    length = len(text)
+def _text_weight(string: str) -> Weight:
+    length = len(string)
     # A string may contain a JSON list.
-    count = 1 + text.count(",") if text[:1] == "[" else 1
-    if "*" not in text and "?" not in text:
+    count = 1 + string.count(",") if string[:1] == "[" else 1
+    if "*" not in string and "?" not in string:
         return Weight(count, length, 0, 0, 0)
-    questions = length if "?" in text else 0
+    questions = length if "?" in string else 0
     bounded = min(length, _SEARCH_FACTOR_MAX * count)
     return Weight(count, length, count, bounded, questions)
 

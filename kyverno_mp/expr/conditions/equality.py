@@ -98,8 +98,8 @@ def _text_equals(key: str, value: Json) -> bool:
         return amounts is not None and amounts[0] == amounts[1]
     quantity = parse_quantity(key)
     if quantity is not None:
-        other = parse_quantity(value)
-        return other is not None and quantity == other
+        value_quantity = parse_quantity(value)
+        return value_quantity is not None and quantity == value_quantity
     return matches(value, key)
 
 

@@ -75,14 +75,14 @@ def _any_all_hold(any_of: _Checks, all_of: _Checks) -> Check:
     all_holds = _all_hold(all_of)
 
     def holds(scope: Scope) -> bool:
-        found = False
+        any_holds = False
         for check in any_checks:
             if check(scope):
-                found = True
+                any_holds = True
                 break
         # KYVERNO: "all" is evaluated even if "any" failed, because its errors count
         # (docs/behaviour/engine 4.1).
-        return all_holds(scope) and found
+        return all_holds(scope) and any_holds
 
     return holds
 
@@ -91,13 +91,13 @@ def _evaluate_any_all(
     any_of: _Checks | None, all_of: _Checks
 ) -> Callable[[Scope], tuple[bool, str]]:
     def evaluate(scope: Scope) -> tuple[bool, str]:
-        held: list[str] = []
+        passed: list[str] = []
         failed: list[str] = []
         any_result = any_of is None
         for check, message in any_of or ():
             if check(scope):
                 any_result = True
-                held.append(message)
+                passed.append(message)
                 break
             failed.append(message)
         all_result = True
@@ -106,9 +106,9 @@ def _evaluate_any_all(
                 all_result = False
                 failed.append(message)
                 break
-            held.append(message)
+            passed.append(message)
         result = any_result and all_result
-        return result, "; ".join(filter(None, held if result else failed))
+        return result, "; ".join(filter(None, passed if result else failed))
 
     return evaluate
 

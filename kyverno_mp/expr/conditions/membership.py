@@ -92,10 +92,10 @@ def texts_of(items: Sequence[Json]) -> list[str]:
     return [item if type(item) is str else sprint(item) for item in items]
 
 
-def json_strings(text: str) -> list[str] | None:
+def json_strings(document: str) -> list[str] | None:
     """Decode JSON like ``json.Unmarshal`` into a list of strings; None on failure."""
     try:
-        decoded = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(document)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     if decoded is None:
@@ -106,10 +106,10 @@ def json_strings(text: str) -> list[str] | None:
     return strings if all(type(item) is str for item in strings) else None
 
 
-def is_json(text: str) -> bool:
+def is_json(document: str) -> bool:
     """Return whether the text is valid JSON."""
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
+        msgspec.json.decode(document, type=msgspec.Raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return False
     return True
@@ -138,8 +138,8 @@ def _link_list(mode: Mode, hit: Hit) -> Callable[[Json], bool]:
             return hit(key) is not negated
         if type(key) is list:
             return combine(hit, texts_of(key))
-        text = scalar_text(key)
-        return text is not None and hit(text) is not negated
+        printed = scalar_text(key)
+        return printed is not None and hit(printed) is not negated
 
     return test
 
@@ -165,12 +165,12 @@ def _link_text(mode: Mode, value: str, make_hit: MakeHit) -> Callable[[Json], bo
             if len(keys) == 1 and keys[0] == value:
                 return not negated
             return keys_test is not None and keys_test(keys)
-        text = scalar_text(key)
-        if text is None:
+        printed = scalar_text(key)
+        if printed is None:
             return False
-        if match(text):
+        if match(printed):
             return not negated
-        return scalar_hit is not None and scalar_hit(text) is not negated
+        return scalar_hit is not None and scalar_hit(printed) is not negated
 
     return test
 
@@ -211,30 +211,30 @@ def _in_list(key: str, values: list[Json]) -> bool:
     """Match one key with list elements, with wildcards in both directions."""
     wild = "*" in key or "?" in key
     for value in values:
-        text = value if type(value) is str else sprint(value)
+        printed = value if type(value) is str else sprint(value)
         if (
-            text == key
-            or (("*" in text or "?" in text) and matches(text, key))
-            or (wild and matches(key, text))
+            printed == key
+            or (("*" in printed or "?" in printed) and matches(printed, key))
+            or (wild and matches(key, printed))
         ):
             return True
     return False
 
 
-def _plain_hit(texts: Sequence[str]) -> Hit:
+def _plain_hit(values: Sequence[str]) -> Hit:
     """Return a test for values that are used once."""
 
     def hit(key: str) -> bool:
-        return key in texts or _in_list(key, list(texts))
+        return key in values or _in_list(key, list(values))
 
     return hit
 
 
-def _prepared_hit(texts: Sequence[str]) -> Hit:
+def _prepared_hit(values: Sequence[str]) -> Hit:
     """Return a reusable test for values: compiled wildcards, and a set of the rest."""
-    exact = frozenset(texts)
+    exact = frozenset(values)
     patterns = tuple(
-        compile_wildcard(text) for text in texts if contains_wildcard(text)
+        compile_wildcard(value) for value in values if contains_wildcard(value)
     )
 
     def hit(key: str) -> bool:
@@ -244,7 +244,7 @@ def _prepared_hit(texts: Sequence[str]) -> Hit:
             if match(key):
                 return True
         if "*" in key or "?" in key:
-            return any(matches(key, text) for text in texts)
+            return any(matches(key, value) for value in values)
         return False
 
     return hit

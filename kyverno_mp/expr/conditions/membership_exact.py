@@ -26,17 +26,17 @@ def is_in(key: Json, value: Json, *, negated: bool) -> bool:
     """
     if type(key) is list:
         return _list_in(key, value, negated=negated)
-    text = scalar_text(key)
-    if text is None:
+    printed = scalar_text(key)
+    if printed is None:
         return False
     if type(value) is list:
-        return is_member(_IN, text, value) is not negated
+        return is_member(_IN, printed, value) is not negated
     if type(value) is not str:
         return False
-    if matches(value, text):
+    if matches(value, printed):
         return not negated
     strings = json_strings(value)
-    return strings is not None and (text in strings) is not negated
+    return strings is not None and (printed in strings) is not negated
 
 
 def _list_in(keys: list[Json], value: Json, *, negated: bool) -> bool:

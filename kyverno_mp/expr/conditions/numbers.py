@@ -22,16 +22,18 @@ _INT64_END: Final = 1 << 63
 _SECOND_NS: Final = 1_000_000_000
 
 
-def parse_float(text: str) -> float | None:
+def parse_float(number: str) -> float | None:
     """Parse like strconv.ParseFloat(text, 64); None if it returns an error."""
-    return gofloat.parse_float(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
+    return (
+        gofloat.parse_float(number) if len(number) <= _NUMBER_CHARACTERS_MAX else None
+    )
 
 
-def parse_int(text: str) -> int | None:
+def parse_int(number: str) -> int | None:
     """Parse like strconv.ParseInt(text, 10, 64); None if it returns an error."""
-    if len(text) > _INT64_DIGITS or not _INTEGER.match(text):
+    if len(number) > _INT64_DIGITS or not _INTEGER.match(number):
         return None
-    value = int(text)
+    value = int(number)
     return value if -_INT64_END <= value < _INT64_END else None
 
 
@@ -43,8 +45,8 @@ def whole_seconds_ns(number: float) -> int:
 
 def seconds_of(duration_ns: int) -> float:
     """Return Go's Duration.Seconds()."""
-    whole, rest = divmod(abs(duration_ns), _SECOND_NS)
-    seconds = float(whole) + float(rest) / 1e9
+    integer, rest = divmod(abs(duration_ns), _SECOND_NS)
+    seconds = float(integer) + float(rest) / 1e9
     return seconds if duration_ns >= 0 else -seconds
 
 

@@ -65,8 +65,8 @@ def _compare_scalars(compare: Comparator, key: Json, value: Json) -> bool:
         return False
     version = parse_version(key)
     if version is not None:
-        other = parse_version(value)
-        return other is not None and compare(version, other)
+        value_version = parse_version(value)
+        return value_version is not None and compare(version, value_version)
     return False
 
 
@@ -94,10 +94,10 @@ def _compare_number(compare: Comparator, number: float, key: Json, value: Json) 
     amounts = as_amounts(key, value)
     if amounts is not None:
         return compare(*amounts)
-    other: float | None = parse_float(value)
-    if other is None:
-        other = parse_int(value)
-    return other is not None and compare(number, other)
+    operand: float | None = parse_float(value)
+    if operand is None:
+        operand = parse_int(value)
+    return operand is not None and compare(number, operand)
 
 
 def _duration_ns(value: Json) -> int | None:

@@ -99,20 +99,20 @@ _HANDLED: Final = frozenset(
 )
 
 
-def decode_pem(text: str, serial: Callable[[int], int] = int) -> Json:
+def decode_pem(pem: str, serial: Callable[[int], int] = int) -> Json:
     """Decode the first PEM block; RSA keys only. ``serial`` converts serial numbers.
 
     Raises: ExpressionFailed; the message equals upstream's unless it comes from Go's
     library.
     """
-    found = _BLOCK.search(text)
+    match = _BLOCK.search(pem)
     try:
-        body = base64.b64decode("".join(found.group(2).split()), validate=True)
+        body = base64.b64decode("".join(match.group(2).split()), validate=True)
     except (AttributeError, ValueError) as error:
         raise fail("failed to decode PEM block") from error
-    assert found is not None
-    kind = found.group(1)
-    if kind != found.group(3):
+    assert match is not None
+    kind = match.group(1)
+    if kind != match.group(3):
         raise fail("failed to decode PEM block")
     if kind not in ("CERTIFICATE", "CERTIFICATE REQUEST"):
         raise fail("PEM block neither contains a CERTIFICATE or CERTIFICATE REQUEST")
@@ -200,22 +200,22 @@ def _time(moment: datetime) -> str:
 
 
 def _name(name: x509.Name) -> Json:
-    shown: dict[str, Json] = dict.fromkeys(_NAME_FIELDS.values())
-    shown |= {"CommonName": "", "SerialNumber": "", "ExtraNames": None}
+    subject: dict[str, Json] = dict.fromkeys(_NAME_FIELDS.values())
+    subject |= {"CommonName": "", "SerialNumber": "", "ExtraNames": None}
     names: list[Json] = []
     for part in name:
         names.append({"Type": _oid(part.oid), "Value": part.value})
         if part.oid in _NAME_FIELDS:
             field = _NAME_FIELDS[part.oid]
-            if shown[field] is None:
-                shown[field] = []
-            shown[field].append(part.value)
+            if subject[field] is None:
+                subject[field] = []
+            subject[field].append(part.value)
         elif part.oid == NameOID.COMMON_NAME:
-            shown["CommonName"] = part.value
+            subject["CommonName"] = part.value
         elif part.oid == NameOID.SERIAL_NUMBER:
-            shown["SerialNumber"] = part.value
-    shown["Names"] = names or None
-    return shown
+            subject["SerialNumber"] = part.value
+    subject["Names"] = names or None
+    return subject
 
 
 def _extensions(extensions: x509.Extensions) -> Json:
@@ -251,9 +251,9 @@ def _alternative_names(extensions: x509.Extensions) -> dict[str, Json]:
     }
 
 
-def _url(text: str) -> Json:
-    parts = urlsplit(text)
-    opaque = "" if text.startswith(f"{parts.scheme}:/") else parts.path
+def _url(url: str) -> Json:
+    parts = urlsplit(url)
+    opaque = "" if url.startswith(f"{parts.scheme}:/") else parts.path
     return {
         "Scheme": parts.scheme,
         "Opaque": opaque,
@@ -279,10 +279,10 @@ def _usage(extensions: x509.Extensions) -> dict[str, Json]:
                 256 if usage.decipher_only else 0
             )
     extended = _value(extensions, ext.ExtendedKeyUsage) or ()
-    known = [_EXTENDED.get(oid.dotted_string) for oid in extended]
+    numbers = [_EXTENDED.get(oid.dotted_string) for oid in extended]
     return {
         "KeyUsage": float(bits),
-        "ExtKeyUsage": [number for number in known if number is not None] or None,
+        "ExtKeyUsage": [number for number in numbers if number is not None] or None,
         "UnknownExtKeyUsage": [
             _oid(oid) for oid in extended if oid.dotted_string not in _EXTENDED
         ]
@@ -317,9 +317,9 @@ def _places(extensions: x509.Extensions) -> dict[str, Json]:
 
     def at(method: str) -> Json:
         return [
-            one.access_location.value
-            for one in access
-            if one.access_method.dotted_string == method
+            description.access_location.value
+            for description in access
+            if description.access_method.dotted_string == method
         ] or None
 
     points = [
@@ -354,7 +354,7 @@ def _policies(extensions: x509.Extensions) -> dict[str, Json]:
 
 
 def _name_constraints(extensions: x509.Extensions) -> dict[str, Json]:
-    shown: dict[str, Json] = {"PermittedDNSDomainsCritical": False}
+    constraints: dict[str, Json] = {"PermittedDNSDomainsCritical": False}
     limits = _value(extensions, ext.NameConstraints)
     for word, trees in (
         ("Permitted", limits.permitted_subtrees if limits else None),
@@ -366,8 +366,8 @@ def _name_constraints(extensions: x509.Extensions) -> dict[str, Json]:
             ("URIDomains", x509.UniformResourceIdentifier),
         ):
             values = [tree.value for tree in trees or () if isinstance(tree, kind)]
-            shown[word + field] = values or None
-        shown[word + "IPRanges"] = [
+            constraints[word + field] = values or None
+        constraints[word + "IPRanges"] = [
             {
                 "IP": str(tree.value.network_address),
                 "Mask": _text(tree.value.netmask.packed),
@@ -377,6 +377,6 @@ def _name_constraints(extensions: x509.Extensions) -> dict[str, Json]:
             and isinstance(tree.value, (IPv4Network, IPv6Network))
         ] or None
     if limits is not None:
-        one = extensions.get_extension_for_class(ext.NameConstraints)
-        shown["PermittedDNSDomainsCritical"] = one.critical
-    return shown
+        extension = extensions.get_extension_for_class(ext.NameConstraints)
+        constraints["PermittedDNSDomainsCritical"] = extension.critical
+    return constraints

@@ -41,10 +41,10 @@ def two_steps(first: Closure, second: Closure, *, lenient: bool) -> Closure:
     """Run ``second`` on the result of ``first``."""
 
     def follow_two(runtime: Runtime, current: Json) -> Json:
-        left = first(runtime, current)
-        if type(left) is Missing:
-            return None if lenient else left
-        return second(runtime, left)
+        step = first(runtime, current)
+        if type(step) is Missing:
+            return None if lenient else step
+        return second(runtime, step)
 
     return follow_two
 
@@ -121,7 +121,7 @@ def cut_slice(node: nodes.Slice) -> Closure:
 def comparison(operator: str, first: Closure, second: Closure, right: Node) -> Closure:
     """Compare two values; ``right`` is the node of ``second``, checked for literals."""
     if operator in ("==", "!="):
-        return _equality(first, second, right, wanted=operator == "==")
+        return _equality(first, second, right, expected=operator == "==")
     return ordering(operator, first, second, as_number)
 
 
@@ -139,8 +139,8 @@ def ordering(
         number = as_number(runtime, a)
         if number is None:
             return None
-        other = as_number(runtime, b)
-        return None if other is None else compare(number, other)
+        operand = as_number(runtime, b)
+        return None if operand is None else compare(number, operand)
 
     return order
 
@@ -153,16 +153,18 @@ _ORDERINGS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-def _equality(first: Closure, second: Closure, right: Node, *, wanted: bool) -> Closure:
+def _equality(
+    first: Closure, second: Closure, right: Node, *, expected: bool
+) -> Closure:
     if type(right) is nodes.Literal and type(right.value) in (str, bool, type(None)):
         literal = right.value
         if type(literal) is str:
             return lambda runtime, current: (
-                (first(runtime, current) == literal) is wanted
+                (first(runtime, current) == literal) is expected
             )
-        return lambda runtime, current: (first(runtime, current) is literal) is wanted
+        return lambda runtime, current: (first(runtime, current) is literal) is expected
     return lambda runtime, current: (
-        equal(runtime, first(runtime, current), second(runtime, current)) is wanted
+        equal(runtime, first(runtime, current), second(runtime, current)) is expected
     )
 
 

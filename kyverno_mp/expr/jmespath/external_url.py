@@ -24,11 +24,11 @@ _PRIVATE: Final = tuple(
 _LOOPBACK: Final = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128")))
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    if "%" in text:
+def _address(literal: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    if "%" in literal:
         return None
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(literal)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -53,12 +53,12 @@ def is_external(runtime: Runtime, url: str) -> bool:
         raise fail(f"lookup {host}: no such host")
     runtime.before_waiting()
     try:
-        found = [_address(text) for text in runtime.resolve_host(host)]
+        addresses = [_address(literal) for literal in runtime.resolve_host(host)]
     except KubeUnavailable as error:
         # KYVERNO: a name without an address fails the expression, like any other
         # invalid argument of the function.
         raise fail(error.message) from error
-    return not any(item is not None and _is_inner(item) for item in found)
+    return not any(item is not None and _is_inner(item) for item in addresses)
 
 
 def _host(url: str) -> str:

@@ -59,9 +59,9 @@ class Reference:
         self.closure = closure
 
 
-def fail(text: str) -> ExpressionFailed:
+def fail(message: str) -> ExpressionFailed:
     """Return the error of a function or operator, with the Go program's text."""
-    return ExpressionFailed("expr.failed", text)
+    return ExpressionFailed("expr.failed", message)
 
 
 def is_false(value: Json) -> bool:
@@ -77,10 +77,12 @@ def equal(runtime: Runtime, left: Json, right: Json) -> bool:
 
     An int equals a float only if the runtime treats ints as float64.
     """
-    kind, other = type(left), type(right)
-    if kind is not other:
+    kind, right_kind = type(left), type(right)
+    if kind is not right_kind:
         if runtime.ints_are_numbers:
-            both = (kind is int and other is float) or (kind is float and other is int)
+            both = (kind is int and right_kind is float) or (
+                kind is float and right_kind is int
+            )
             return both and bool(left == right)
         return False
     if kind is list or kind is GoSlice:
@@ -153,7 +155,9 @@ def floats(runtime: Runtime, value: Json) -> Json:
                 new = floats(runtime, item)
                 if new is not item:
                     runtime.charge_items(2 * len(value))
-                    rest = [floats(runtime, other) for other in value[index + 1 :]]
+                    rest = [
+                        floats(runtime, later_item) for later_item in value[index + 1 :]
+                    ]
                     return [*value[:index], new, *rest]
     elif kind is dict:
         _spend(runtime, len(value))

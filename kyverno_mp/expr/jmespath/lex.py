@@ -78,16 +78,16 @@ _TOKEN_STEPS: Final = 3
 """The steps for parsing one token, in all passes over a policy together."""
 
 
-def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:
+def syntax_error(message: str, source: str, position: int) -> ExpressionInvalid:
     """Return the error of the Go parser; ``column`` counts from 1."""
-    del text
+    del source
     return ExpressionInvalid(
         "expr.syntax", "SyntaxError: " + message, Where(column=position + 1)
     )
 
 
-def tokenize(text: str, *, community: bool = False) -> list[Token]:
-    """Split ``text``; the last token is always ``tEOF``.
+def tokenize(source: str, *, community: bool = False) -> list[Token]:
+    """Split ``source``; the last token is always ``tEOF``.
 
     Raises: ExpressionInvalid (expr.syntax).
     """
@@ -96,77 +96,77 @@ def tokenize(text: str, *, community: bool = False) -> list[Token]:
     position = 0
     skip = _SPACE.match
     while True:
-        blank = skip(text, position)
+        blank = skip(source, position)
         position = blank.end() if blank else position
-        if position >= len(text):
-            tokens.append(Token("tEOF", "", len(text)))
+        if position >= len(source):
+            tokens.append(Token("tEOF", "", len(source)))
             spend(_TOKEN_STEPS * len(tokens))
             return tokens
-        token, position = _next_token(text, position, basic, community=community)
+        token, position = _next_token(source, position, basic, community=community)
         tokens.append(token)
 
 
 def _next_token(
-    text: str, position: int, basic: dict[str, str], *, community: bool
+    source: str, position: int, basic: dict[str, str], *, community: bool
 ) -> tuple[Token, int]:
-    char = text[position]
-    word = _WORD.match(text, position)
+    char = source[position]
+    word = _WORD.match(source, position)
     if word:
         return Token("tUnquotedIdentifier", word.group(), position), word.end()
     if "0" <= char <= "9" or (
         char == "-"
-        and (not community or "0" <= text[position + 1 : position + 2] <= "9")
+        and (not community or "0" <= source[position + 1 : position + 2] <= "9")
     ):
-        number = _NUMBER.match(text, position)
+        number = _NUMBER.match(source, position)
         assert number is not None
         return Token("tNumber", number.group(), position), number.end()
     if char in "\"'`":
         if char == "'" and community:
-            return _community_raw(text, position)
-        return _quoted_token(text, position, char)
+            return _community_raw(source, position)
+        return _quoted_token(source, position, char)
     if char == "$" and community:
-        name = _VARIABLE.match(text, position)
+        name = _VARIABLE.match(source, position)
         assert name is not None
         kind = "tVarref" if len(name.group()) > 1 else "tRoot"
         return Token(kind, name.group(), position), name.end()
-    two = text[position : position + 2]
+    two = source[position : position + 2]
     if two in basic:
         return Token(basic[two], two, position), position + 2
     if char in basic:
         return Token(basic[char], char, position), position + 1
-    raise syntax_error(f"Unknown char: {_quote_rune(char)}", text, position)
+    raise syntax_error(f"Unknown char: {_quote_rune(char)}", source, position)
 
 
-def _quoted_token(text: str, position: int, quote: str) -> tuple[Token, int]:
+def _quoted_token(source: str, position: int, quote: str) -> tuple[Token, int]:
     pattern = {"'": _RAW, "`": _LITERAL, '"': _QUOTED}[quote]
-    found = pattern.match(text, position)
-    if found is None:
-        raise syntax_error(f"Unclosed delimiter: {quote}", text, len(text))
-    body = found.group(1)
+    match = pattern.match(source, position)
+    if match is None:
+        raise syntax_error(f"Unclosed delimiter: {quote}", source, len(source))
+    body = match.group(1)
     if quote == "'":
         return Token(
             "tStringLiteral", body.replace("\\'", "'"), position + 1
-        ), found.end()
+        ), match.end()
     if quote == "`":
         return Token(
             "tJSONLiteral", body.replace("\\`", "`"), position + 1
-        ), found.end()
+        ), match.end()
     try:
         name = decode_json(f'"{body}"')
     except JsonInvalid as error:
         raise ExpressionInvalid(
             "expr.syntax", str(error), Where(column=position + 1)
         ) from error
-    return Token("tQuotedIdentifier", name, position), found.end()
+    return Token("tQuotedIdentifier", name, position), match.end()
 
 
-def _community_raw(text: str, position: int) -> tuple[Token, int]:
+def _community_raw(source: str, position: int) -> tuple[Token, int]:
     """Read a raw string, in which a backslash also escapes itself."""
-    found = _COMMUNITY_RAW.match(text, position)
-    if found is None:
-        raise syntax_error("Unclosed delimiter: '", text, len(text))
-    value = _COMMUNITY_ESCAPE.sub(r"\1", found.group(1))
-    return Token("tStringLiteral", value, position + 1), found.end()
+    match = _COMMUNITY_RAW.match(source, position)
+    if match is None:
+        raise syntax_error("Unclosed delimiter: '", source, len(source))
+    value = _COMMUNITY_ESCAPE.sub(r"\1", match.group(1))
+    return Token("tStringLiteral", value, position + 1), match.end()
 
 
 def _quote_rune(char: str) -> str:

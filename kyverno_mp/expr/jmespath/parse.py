@@ -68,20 +68,20 @@ _INT64_DIGITS: Final = 19
 _IDENTITY: Final = nodes.Identity()
 
 
-def parse(text: str, *, community: bool = False) -> Node:
+def parse(source: str, *, community: bool = False) -> Node:
     """Parse one expression; ``community`` selects the dialect of kyverno-json.
 
     Raises: ExpressionInvalid (expr.syntax, expr.too_long, expr.too_deep); syntax errors
     carry the Go program's text and the column in ``where``.
     """
-    if len(text) > EXPRESSION_TEXT_BYTES_MAX:
+    if len(source) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("expr.too_long", "expression is too long")
-    return once((text, community), partial(_parsed, text, community=community))
+    return once((source, community), partial(_parsed, source, community=community))
 
 
-def _parsed(text: str, *, community: bool) -> Node:
-    tokens = tokenize(text, community=community)
-    node = _Parser(text, tokens, community=community).parse_all()
+def _parsed(source: str, *, community: bool) -> Node:
+    tokens = tokenize(source, community=community)
+    node = _Parser(source, tokens, community=community).parse_all()
     if _NODES_A_TOKEN * len(tokens) > EXPRESSION_DEPTH_MAX:
         _check_depth(node)
     return node
@@ -108,8 +108,8 @@ def _too_deep() -> ExpressionInvalid:
 class _Parser:
     """The tokens of one text, and the current position."""
 
-    def __init__(self, text: str, tokens: list[Token], *, community: bool) -> None:
-        self.text = text
+    def __init__(self, source: str, tokens: list[Token], *, community: bool) -> None:
+        self.text = source
         self.tokens = tokens
         self.at = 0
         self.depth = 0
@@ -227,8 +227,8 @@ class _Parser:
         try:
             return nodes.Literal(decode_json(token.value))
         except JsonInvalid as error:
-            where = Where(column=token.position + 1)
-            raise ExpressionInvalid("expr.syntax", str(error), where) from error
+            location = Where(column=token.position + 1)
+            raise ExpressionInvalid("expr.syntax", str(error), location) from error
 
     def first_bracket(self) -> Node:
         kind = self.kind()
@@ -422,11 +422,11 @@ class _NotANumber(Exception):
     """An index is not an int64; the text is Go's."""
 
 
-def _read_int(text: str) -> int:
-    digits = text.lstrip("-")
+def _read_int(number: str) -> int:
+    digits = number.lstrip("-")
     if not digits:
-        raise _NotANumber(f'strconv.Atoi: parsing "{text}": invalid syntax')
-    value = int(text) if len(digits) <= 2 * _INT64_DIGITS else 1 << 64
+        raise _NotANumber(f'strconv.Atoi: parsing "{number}": invalid syntax')
+    value = int(number) if len(digits) <= 2 * _INT64_DIGITS else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:
-        raise _NotANumber(f'strconv.Atoi: parsing "{text}": value out of range')
+        raise _NotANumber(f'strconv.Atoi: parsing "{number}": value out of range')
     return value

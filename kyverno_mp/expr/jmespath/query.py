@@ -17,24 +17,24 @@ _REMEMBERED_TEXT_MAX: Final = 2048
 MiB."""
 
 
-def search(text: str) -> Query:
-    """Return the query of Kyverno's dialect for ``text``.
+def search(source: str) -> Query:
+    """Return the query of Kyverno's dialect for ``source``.
 
     Raises: ExpressionInvalid; invalid strings are not cached.
     """
-    if len(text) > _REMEMBERED_TEXT_MAX:
-        return link(parse(text))
-    return _remembered(text)
+    if len(source) > _REMEMBERED_TEXT_MAX:
+        return link(parse(source))
+    return _remembered(source)
 
 
-def search_raw(text: str) -> Query:
+def search_raw(source: str) -> Query:
     """Return the query that keeps ints (see ``link_raw``); it is not cached.
 
     Raises: ExpressionInvalid.
     """
-    return link_raw(parse(text))
+    return link_raw(parse(source))
 
 
 @lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
-def _remembered(text: str) -> Query:
-    return link(parse(text))
+def _remembered(source: str) -> Query:
+    return link(parse(source))

@@ -189,13 +189,13 @@ class _PatternReader:
 
         def draw() -> str:
             drawn = self.below(ends[-1])
-            place = bisect_right(ends, drawn)
-            return _rune(ranges[place][1] - (ends[place] - 1 - drawn))
+            index = bisect_right(ends, drawn)
+            return _rune(ranges[index][1] - (ends[index] - 1 - drawn))
 
         return draw
 
-    def constant(self, text: str) -> _Draw:
-        return lambda: text
+    def constant(self, literal: str) -> _Draw:
+        return lambda: literal
 
     def repeated(self, atom: _Draw) -> _Draw:
         count = 0
@@ -208,17 +208,17 @@ class _PatternReader:
 
     def bounds(self) -> tuple[int, int] | None:
         """Read a quantifier. Go merges several, such as ``+?``."""
-        found = _QUANTIFIERS.match(self.pattern, self.at)
-        if found is not None:
-            self.at = found.end()
-            kinds = set(found.group())
+        match = _QUANTIFIERS.match(self.pattern, self.at)
+        if match is not None:
+            self.at = match.end()
+            kinds = set(match.group())
             return _SIMPLE[kinds.pop() if len(kinds) == 1 else "*"]
-        found = _COUNTED.match(self.pattern, self.at)
-        if found is None:
+        match = _COUNTED.match(self.pattern, self.at)
+        if match is None:
             return None
-        self.at = found.end()
-        low = int(found["low"])
-        return low, int(found["high"] or (-1 if found["comma"] else low))
+        self.at = match.end()
+        low = int(match["low"])
+        return low, int(match["high"] or (-1 if match["comma"] else low))
 
     def repeat(self, atom: _Draw, low: int, high: int) -> _Draw:
         top = _OPEN_REPEATS_MAX if high < 0 else high
@@ -245,8 +245,8 @@ def _named(name: str) -> list[_Range]:
 
 def _without(ranges: list[_Range]) -> list[_Range]:
     """Return the other printable characters of ASCII; if none, all other ones."""
-    found = list(_gaps(ranges, *_PRINTABLE))
-    return found or list(_gaps(ranges, 0, _LAST))
+    gaps = list(_gaps(ranges, *_PRINTABLE))
+    return gaps or list(_gaps(ranges, 0, _LAST))
 
 
 def _gaps(ranges: list[_Range], first: int, last: int) -> Iterator[_Range]:

@@ -25,16 +25,16 @@ _PURE: Final = frozenset(
 strings, because a string could contain a variable."""
 
 
-def follow(node: Node, given: Found) -> Found:
-    """Mark the reads of ``node`` in ``given``, except reads of its result.
+def follow(node: Node, origin: Found) -> Found:
+    """Mark the reads of ``node`` in ``origin``, except reads of its result.
 
     Raises: ReadsUnknown.
     """
     match node:
         case nodes.Field(name):
-            return given.named(name)
+            return origin.named(name)
         case nodes.Identity() | nodes.Current():
-            return given
+            return origin
         case nodes.Literal():
             return Found()
         case (
@@ -42,37 +42,37 @@ def follow(node: Node, given: Found) -> Found:
             | nodes.IndexExpression(left, right)
             | nodes.Pipe(left, right)
         ):
-            return follow(right, follow(left, given))
+            return follow(right, follow(left, origin))
         case nodes.Index():
-            return given.elements()
+            return origin.elements()
         case nodes.Or(left, right) | nodes.And(left, right):
-            first, second = follow(left, given), follow(right, given)
+            first, second = follow(left, origin), follow(right, origin)
             first.read_whole()
             return both(first, second)
         case nodes.Comparator(_, left, right):
             for side in (left, right):
-                follow(side, given).read_whole()
+                follow(side, origin).read_whole()
             return Found()
         case nodes.Not(child):
-            follow(child, given).read_whole()
+            follow(child, origin).read_whole()
             return Found()
         case nodes.Function(name, arguments):
-            return _called(name, arguments, given)
-    return _collected(node, given)
+            return _called(name, arguments, origin)
+    return _collected(node, origin)
 
 
-def _collected(node: Node, given: Found) -> Found:
+def _collected(node: Node, origin: Found) -> Found:
     match node:
         case nodes.Flatten(left):
-            return Found(items=(_flat(follow(left, given)),))
+            return Found(items=(_flat(follow(left, origin)),))
         case nodes.Projection(left, right):
-            return Found(items=(follow(right, follow(left, given).elements()),))
+            return Found(items=(follow(right, follow(left, origin).elements()),))
         case nodes.FilterProjection(left, right, condition):
-            element = follow(left, given).elements()
+            element = follow(left, origin).elements()
             follow(condition, element).read_whole()
             return Found(items=(follow(right, element),))
         case nodes.MultiSelectList(children):
-            return Found(items=tuple([follow(child, given) for child in children]))
+            return Found(items=tuple([follow(child, origin) for child in children]))
     raise ReadsUnknown(type(node).__name__)
 
 
@@ -82,14 +82,14 @@ def _flat(lists: Found) -> Found:
     return both(element, element.elements())
 
 
-def _called(name: str | None, arguments: tuple[Node, ...], given: Found) -> Found:
-    found = [follow(argument, given) for argument in arguments]
-    if name == "keys" and len(found) == 1 and not found[0].items:
-        for place in found[0].places:
-            place.names = True
+def _called(name: str | None, arguments: tuple[Node, ...], origin: Found) -> Found:
+    origins = [follow(argument, origin) for argument in arguments]
+    if name == "keys" and len(origins) == 1 and not origins[0].items:
+        for reads in origins[0].places:
+            reads.names = True
         return Found()
     if name not in _PURE:
         raise ReadsUnknown(f"function {name}")
-    for each in found:
+    for each in origins:
         each.read_whole()
     return Found()

@@ -48,9 +48,9 @@ _WORDS: Final[dict[str, Json]] = {
 }
 
 
-def yaml_nodes(text: str) -> int:
+def yaml_nodes(document: str) -> int:
     """Return the maximum number of nodes: each node needs one of these characters."""
-    return 2 + 2 * sum(map(text.count, "[{-:?,\n"))
+    return 2 + 2 * sum(map(document.count, "[{-:?,\n"))
 
 
 _NO_JSON: Final = {
@@ -60,7 +60,7 @@ _NO_JSON: Final = {
 }
 
 
-def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
+def decode_yaml(document: str, charge: Callable[[int], None]) -> Json:
     """Decode the first document.
 
     ``charge`` is called with the size of each container, which limits the growth by
@@ -68,10 +68,10 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     Raises: ExpressionFailed, with Go's text where libyaml's text is equal.
     """
     try:
-        if sum(map(text.count, "[{-:?")) > JSON_DEPTH_MAX:
-            _check_depth(text, charge)
+        if sum(map(document.count, "[{-:?")) > JSON_DEPTH_MAX:
+            _check_depth(document, charge)
         # GO: everything after the first document is ignored.
-        loader = yaml.CSafeLoader(text)
+        loader = yaml.CSafeLoader(document)
         root = loader.get_node() if loader.check_node() else None
     except yaml.MarkedYAMLError as error:
         raise fail(f"yaml: {_line(error)}{error.problem or error.context}") from error
@@ -80,13 +80,13 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     return None if root is None else _convert(root, charge, 0)
 
 
-def _check_depth(text: str, charge: Callable[[int], None]) -> None:
+def _check_depth(document: str, charge: Callable[[int], None]) -> None:
     """Reject a string that is nested too deeply.
 
     SAFETY: libyaml's composer recurses on the C stack, and an overflow kills the
     process; its event parser does not recurse.
     """
-    next_event: Callable[[], object] = CParser(text).get_event
+    next_event: Callable[[], object] = CParser(document).get_event
     depth = 0
     while (event := next_event()) is not None:
         kind = type(event)
@@ -134,7 +134,7 @@ def _mapping(
     node: yaml.MappingNode, charge: Callable[[int], None], depth: int
 ) -> dict[str, Json]:
     merged: dict[str, Json] = {}
-    own: dict[str, Json] = {}
+    entries: dict[str, Json] = {}
     for key_node, value_node in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge" or (
             key_node.value == "<<" and not key_node.style
@@ -152,8 +152,8 @@ def _mapping(
                     )
                 merged = content | merged
             continue
-        own[_key(key_node)] = _convert(value_node, charge, depth + 1)
-    return merged | own
+        entries[_key(key_node)] = _convert(value_node, charge, depth + 1)
+    return merged | entries
 
 
 def _key(node: yaml.Node) -> str:
@@ -168,41 +168,41 @@ def _key(node: yaml.Node) -> str:
 
 
 def _scalar(node: yaml.ScalarNode) -> Json:
-    text = str(node.value)
+    scalar = str(node.value)
     tag = node.tag or ""
     if tag == _BINARY_TAG:
-        return _decoded(text)
+        return _decoded(scalar)
     if node.style or tag == "!" or not tag.startswith(_YAML_TAG):
-        return text
-    if tag == _TEXT_TAG and _IMPLICIT.resolve(yaml.ScalarNode, text, _PLAIN) != tag:
+        return scalar
+    if tag == _TEXT_TAG and _IMPLICIT.resolve(yaml.ScalarNode, scalar, _PLAIN) != tag:
         # The scalar has the explicit tag !!str.
-        return text
-    if text in _WORDS:
-        return _WORDS[text]
-    return _number(text)
+        return scalar
+    if scalar in _WORDS:
+        return _WORDS[scalar]
+    return _number(scalar)
 
 
-def _decoded(text: str) -> str:
+def _decoded(encoded: str) -> str:
     """Decode Base64; replace bytes that are not UTF-8 like Go's JSON encoder."""
     try:
-        decoded = base64.b64decode(text.replace("\n", ""), validate=True)
+        decoded = base64.b64decode(encoded.replace("\n", ""), validate=True)
     except ValueError:
         raise fail("yaml: !!binary value contains invalid base64 data") from None
     return replaced_bytes(decoded.decode(errors="surrogateescape"))
 
 
-def _number(text: str) -> Json:
+def _number(scalar: str) -> Json:
     """Return a plain scalar as a number, if it is one (goyaml.v2 resolve.go)."""
-    if text[:1] not in _NUMBER_START:
-        return text
-    if text[:1] == ".":
-        plain = without_underscores(text)
+    if scalar[:1] not in _NUMBER_START:
+        return scalar
+    if scalar[:1] == ".":
+        plain = without_underscores(scalar)
     else:
-        value = yaml_int(text)
+        value = yaml_int(scalar)
         if value is not None:
             return float(value)
-        plain = text.replace("_", "")
+        plain = scalar.replace("_", "")
     if plain is not None and _FLOAT.fullmatch(plain):
         number = float(plain)
-        return text if math.isinf(number) else number
-    return text
+        return scalar if math.isinf(number) else number
+    return scalar

@@ -33,12 +33,12 @@ _MODIFIERS: Final = frozenset("+<=X^")
 _FIRST_PHASE: Final = frozenset((CONDITION, EQUALITY, EXISTENCE, NEGATION))
 
 
-def parse_anchor(text: str) -> tuple[str, str] | None:
+def parse_anchor(key: str) -> tuple[str, str] | None:
     """Split a key into modifier and key; None if it is not an anchor.
 
     Shape: ``=(spec)`` becomes ("=", "spec"); ``(spec)`` becomes ("", "spec").
     """
-    trimmed = text.strip(GO_SPACE)
+    trimmed = key.strip(GO_SPACE)
     if not trimmed.endswith(")") or "\n" in trimmed:
         return None
     modifier = CONDITION
@@ -49,15 +49,15 @@ def parse_anchor(text: str) -> tuple[str, str] | None:
     return modifier, trimmed[1:-1]
 
 
-def entry_of(text: str, value: Node) -> PatternEntry:
+def entry_of(key: str, value: Node) -> PatternEntry:
     """Return the entry of one key.
 
     KYVERNO: 5.5 - here ``+(k)`` is not an anchor but the literal key ``+(k)``.
     """
-    anchor = parse_anchor(text)
+    anchor = parse_anchor(key)
     if anchor is None or anchor[0] == ADD_IF_NOT_PRESENT:
-        return PatternEntry(PLAIN, text, text, value)
-    return PatternEntry(anchor[0], anchor[1], text, value)
+        return PatternEntry(PLAIN, key, key, value)
+    return PatternEntry(anchor[0], anchor[1], key, value)
 
 
 def ordered(

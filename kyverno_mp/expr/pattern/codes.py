@@ -49,8 +49,8 @@ def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
         get = value.get
         wrapped = applied = False
         for key, code, absent in first:
-            found = get(key, _ABSENT)
-            result = absent if found is _ABSENT else code(found)
+            member = get(key, _ABSENT)
+            result = absent if member is _ABSENT else code(member)
             if result == PASSED:
                 applied = True
             elif result == PLAIN_SKIP:
@@ -62,8 +62,8 @@ def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
         if wrapped and not applied:
             return WRAPPED_SKIP
         for key, code, absent in then:
-            found = get(key, _ABSENT)
-            result = absent if found is _ABSENT else code(found)
+            member = get(key, _ABSENT)
+            result = absent if member is _ABSENT else code(member)
             if result != PASSED:
                 return result
         return PASSED

@@ -97,10 +97,10 @@ def _compile_range(term: Range) -> Comparer:
 
 def _compile_string(atom: Atom) -> Callable[[str], bool]:
     if atom.operator not in ("", "!"):
-        return lambda _text: False
+        return lambda _string: False
     matches = compile_wildcard(atom.text)
     if atom.operator:
-        return lambda text: not matches(text)
+        return lambda string: not matches(string)
     return matches
 
 
@@ -112,16 +112,16 @@ def _text_test(
         return as_text
     compare = _COMPARISONS[atom.operator]
 
-    def test(text: str) -> bool:
+    def test(string: str) -> bool:
         if duration is not None:
-            parsed = parse_duration(text)
+            parsed = parse_duration(string)
             if parsed is not None:
                 return compare(parsed, duration)
         if quantity is not None:
-            amount = parse_quantity(text)
+            amount = parse_quantity(string)
             if amount is not None:
                 return compare(amount.compare(quantity), 0)
-        return as_text(text)
+        return as_text(string)
 
     return test
 

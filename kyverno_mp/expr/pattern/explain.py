@@ -84,16 +84,16 @@ def evaluate(
     nested too deeply.
     """
     walk = Walk(runtime)
-    found = walk.start(pattern.root, resource)
-    if found is None:
+    mismatch = walk.start(pattern.root, resource)
+    if mismatch is None:
         return PASS
-    if found.code in (PLAIN_SKIP, WRAPPED_SKIP):
-        return PatternVerdict("skip", "", found.text)
+    if mismatch.code in (PLAIN_SKIP, WRAPPED_SKIP):
+        return PatternVerdict("skip", "", mismatch.text)
     # KYVERNO: 5.7 - a missing condition or existence key turns a failure into an error.
-    if found.code != NEGATED and not all(walk.seen.values()):
-        return PatternVerdict("error", "", found.text)
-    status = "fail" if found.path else "error"
-    return PatternVerdict(status, found.path, found.text)
+    if mismatch.code != NEGATED and not all(walk.seen.values()):
+        return PatternVerdict("error", "", mismatch.text)
+    status = "fail" if mismatch.path else "error"
+    return PatternVerdict(status, mismatch.path, mismatch.text)
 
 
 def too_deep() -> ExpressionFailed:
@@ -137,19 +137,19 @@ class Walk:
         self._charge(_STEPS + len(path) // CHARACTERS_PER_STEP)
         if type(node) is MapPattern:
             if type(value) is not dict:
-                text = (
+                message = (
                     "pattern and resource have different structures. "
                     f"Path: {path}. Expected {_GO_MAP}, found {go_type(value)}"
                 )
-                return Mismatch(FAILED, path, text)
+                return Mismatch(FAILED, path, message)
             return self._map(node, value, path)
         if type(node) is ListPattern:
             if type(value) is not list:
-                text = (
+                message = (
                     f"validation rule failed at path {path}, "
                     "resource does not satisfy the expected overlay pattern"
                 )
-                return Mismatch(FAILED, path, text)
+                return Mismatch(FAILED, path, message)
             return self._list(node, value, path)
         assert type(node) is Leaf
         return self._leaf(node, value, path)
@@ -165,20 +165,20 @@ class Walk:
         applied = False
         plain = False
         for entry in node.first:
-            found = self._first_phase(entry, value, path)
-            if found is None:
+            mismatch = self._first_phase(entry, value, path)
+            if mismatch is None:
                 applied = True
-            elif found.code in (PLAIN_SKIP, WRAPPED_SKIP):
-                self._keep(skips, found.text)
-                plain = plain or found.code == PLAIN_SKIP
+            elif mismatch.code in (PLAIN_SKIP, WRAPPED_SKIP):
+                self._keep(skips, mismatch.text)
+                plain = plain or mismatch.code == PLAIN_SKIP
             elif not plain:
-                return found
+                return mismatch
         if skips and (plain or not applied):
             return Mismatch(WRAPPED_SKIP, path, "; ".join(skips))
         for entry in node.then:
-            found = self._second_phase(entry, value, path)
-            if found is not None:
-                return found
+            mismatch = self._second_phase(entry, value, path)
+            if mismatch is not None:
+                return mismatch
         return None
 
     def _record(self, node: MapPattern, value: dict[str, Json]) -> None:
@@ -199,50 +199,52 @@ class Walk:
         if entry.kind == EQUALITY:
             return self.element(entry.value, value, here)
         if entry.kind == NEGATION:
-            text = f"negation anchor matched in resource: {here} is not allowed"
-            return Mismatch(NEGATED, here, text)
+            message = f"negation anchor matched in resource: {here} is not allowed"
+            return Mismatch(NEGATED, here, message)
         return self._existence(entry.value, value, here)
 
     def _condition(
         self, entry: PatternEntry, value: Json, path: str
     ) -> Mismatch | None:
         if value is _ABSENT:
-            text = "conditional anchor key doesn't exist in the resource"
+            message = "conditional anchor key doesn't exist in the resource"
         else:
-            found = self.element(entry.value, value, path)
-            if found is None:
+            mismatch = self.element(entry.value, value, path)
+            if mismatch is None:
                 return None
-            path, text = found.path, found.text
-        return Mismatch(PLAIN_SKIP, path, f"conditional anchor mismatch: {text}")
+            path, message = mismatch.path, mismatch.text
+        return Mismatch(PLAIN_SKIP, path, f"conditional anchor mismatch: {message}")
 
     def _existence(self, pattern: Node, value: Json, path: str) -> Mismatch | None:
         if type(value) is not list:
-            text = (
+            message = (
                 f"invalid resource type {go_type(value)}: Existence ^ () anchor can be "
                 "used only on list/array type resource"
             )
-            return Mismatch(FAILED, path, text)
+            return Mismatch(FAILED, path, message)
         if type(pattern) is not ListPattern:
-            text = (
+            message = (
                 f"invalid pattern type {_node_type(pattern)}: "
                 "Pattern has to be of list to compare against resource"
             )
-            return Mismatch(FAILED, path, text)
-        for wanted in pattern.items:
-            if type(wanted) is not MapPattern:
-                text = (
+            return Mismatch(FAILED, path, message)
+        for element_pattern in pattern.items:
+            if type(element_pattern) is not MapPattern:
+                message = (
                     f"invalid pattern type {_node_type(pattern)}: Pattern has to be of "
                     "type map to compare against items in resource"
                 )
-                return Mismatch(FAILED, path, text)
-            if not self._exists(wanted, value, path):
-                text = f"existence anchor validation failed at path {path}"
-                return Mismatch(FAILED, path, text)
+                return Mismatch(FAILED, path, message)
+            if not self._exists(element_pattern, value, path):
+                message = f"existence anchor validation failed at path {path}"
+                return Mismatch(FAILED, path, message)
         return None
 
-    def _exists(self, wanted: MapPattern, items: list[Json], path: str) -> bool:
+    def _exists(
+        self, element_pattern: MapPattern, items: list[Json], path: str
+    ) -> bool:
         return any(
-            self.element(wanted, item, f"{path}{index}/") is None
+            self.element(element_pattern, item, f"{path}{index}/") is None
             for index, item in enumerate(items)
         )
 
@@ -253,11 +255,11 @@ class Walk:
         if entry.kind == GLOBAL:
             if entry.key not in resource:
                 return None
-            found = self.element(entry.value, resource[entry.key], here)
-            if found is None:
+            mismatch = self.element(entry.value, resource[entry.key], here)
+            if mismatch is None:
                 return None
-            text = f"global anchor mismatch: {found.text}"
-            return Mismatch(PLAIN_SKIP, found.path, text)
+            message = f"global anchor mismatch: {mismatch.text}"
+            return Mismatch(PLAIN_SKIP, mismatch.path, message)
         value = resource.get(entry.key)
         if type(entry.value) is Leaf and entry.value.value == "*":
             if value is not None:
@@ -273,19 +275,19 @@ class Walk:
             return Mismatch(FAILED, path, "pattern Array empty")
         # KYVERNO: 5.6 - the first element decides; unless it is a list, the others are
         # ignored.
-        wanted = node.items[0]
-        if type(wanted) is Leaf:
-            return self._leaf(wanted, values, path)
-        if type(wanted) is MapPattern:
+        element_pattern = node.items[0]
+        if type(element_pattern) is Leaf:
+            return self._leaf(element_pattern, values, path)
+        if type(element_pattern) is MapPattern:
             if self._runtime is not None:
                 self._runtime.charge_items(len(values))
-            return self._items([wanted] * len(values), values, path)
+            return self._items([element_pattern] * len(values), values, path)
         if len(values) < len(node.items):
-            text = (
+            message = (
                 "validate Array failed, array length mismatch, resource Array len is "
                 f"{len(values)} and pattern Array len is {len(node.items)}"
             )
-            return Mismatch(FAILED, "", text)
+            return Mismatch(FAILED, "", message)
         return self._items(list(node.items), values, path)
 
     def _items(
@@ -294,13 +296,13 @@ class Walk:
         skips: list[str] = []
         applied = False
         for index, node in enumerate(nodes):
-            found = self.element(node, values[index], f"{path}{index}/")
-            if found is None:
+            mismatch = self.element(node, values[index], f"{path}{index}/")
+            if mismatch is None:
                 applied = True
-            elif found.code in (PLAIN_SKIP, WRAPPED_SKIP):
-                self._keep(skips, found.text)
+            elif mismatch.code in (PLAIN_SKIP, WRAPPED_SKIP):
+                self._keep(skips, mismatch.text)
             else:
-                return found
+                return mismatch
         if skips and not applied:
             return Mismatch(WRAPPED_SKIP, path, "; ".join(skips))
         return None
@@ -311,18 +313,18 @@ class Walk:
         if leaf_check(leaf)(value):
             return None
         printed = None if self._runtime is None else self._runtime.charge_printed
-        text = (
+        message = (
             f"resource value '{sprint(value, printed)}' does not match "
             f"'{sprint(leaf.value)}' at path {path}"
         )
-        return Mismatch(FAILED, path, text)
+        return Mismatch(FAILED, path, message)
 
-    def _keep(self, skips: list[str], text: str) -> None:
+    def _keep(self, skips: list[str], message: str) -> None:
         """Record the text of a skip; only the first few are reported."""
         if len(skips) < _SKIPS_MAX:
             if self._runtime is not None:
-                self._runtime.charge_bytes(len(text))
-            skips.append(text)
+                self._runtime.charge_bytes(len(message))
+            skips.append(message)
 
 
 def _node_type(node: Node) -> str:

@@ -90,13 +90,13 @@ def _code(part: _Part) -> Code:
 def _compile_list(node: ListPattern) -> _Part:
     if not node.items:
         return _Part(lambda _value: False)
-    wanted = node.items[0]
-    part = _compile(wanted)
+    element_pattern = node.items[0]
+    part = _compile(element_pattern)
     check = part.check
-    if type(wanted) is Leaf:
+    if type(element_pattern) is Leaf:
         # A leaf's test itself checks every element of a list.
         return _Part(lambda value: type(value) is list and check(value))
-    if type(wanted) is MapPattern:
+    if type(element_pattern) is MapPattern:
         if part.code is not None:
             return _from_code(each_code(part.code))
         if part.chain is not None:
@@ -201,8 +201,8 @@ def _can_skip(block: MapPattern) -> bool:
 
 def _walked(node: MapPattern) -> Code:
     def walk(value: Json) -> int:
-        found = Walk().start(node, value)
-        return PASSED if found is None else min(found.code, FAILED)
+        mismatch = Walk().start(node, value)
+        return PASSED if mismatch is None else min(mismatch.code, FAILED)
 
     return walk
 
@@ -212,10 +212,10 @@ def _compile_block(block: MapPattern) -> _Part:
     assert plan is not None
     fixed, wild = plan
     if wild is None:
-        kept = {entry.text for entry in fixed}
+        keys = {entry.text for entry in fixed}
         return _compile_entries(
-            tuple([entry for entry in block.first if entry.text in kept]),
-            tuple([entry for entry in block.then if entry.text in kept]),
+            tuple([entry for entry in block.first if entry.text in keys]),
+            tuple([entry for entry in block.then if entry.text in keys]),
         )
     part = _compile_value(wild)
     if wild.kind in _SKIPPING:

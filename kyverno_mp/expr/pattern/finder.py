@@ -39,15 +39,15 @@ class Misfit(NamedTuple):
 
     path: str
     value: Json
-    wanted: str
+    expected: str
 
     def mismatch(self) -> Mismatch:
         """Return the mismatch with its text."""
-        text = (
-            f"resource value '{sprint(self.value)}' does not match '{self.wanted}'"
+        message = (
+            f"resource value '{sprint(self.value)}' does not match '{self.expected}'"
             f" at path {self.path}"
         )
-        return Mismatch(FAILED, self.path, text)
+        return Mismatch(FAILED, self.path, message)
 
 
 def is_simple(node: Node) -> bool:
@@ -71,12 +71,12 @@ def link_finder(node: Node) -> Finder:
 
 
 def _link_leaf(leaf: Leaf) -> Finder:
-    check, wanted = leaf_check(leaf), sprint(leaf.value)
+    check, expected = leaf_check(leaf), sprint(leaf.value)
 
     def find(value: Json, path: str) -> Mismatch | Misfit | None:
         if check(value):
             return None
-        misfit = Misfit(path, value, wanted)
+        misfit = Misfit(path, value, expected)
         # A map or a list may be nested too deeply to be printed, which is a separate
         # error.
         is_deep = type(value) is dict or type(value) is list
@@ -93,16 +93,16 @@ def _link_map(node: MapPattern) -> Finder:
 
     def find(value: Json, path: str) -> Mismatch | Misfit | None:
         if type(value) is not dict:
-            text = (
+            message = (
                 "pattern and resource have different structures. "
                 f"Path: {path}. Expected {_MAP}, found {go_type(value)}"
             )
-            return Mismatch(FAILED, path, text)
+            return Mismatch(FAILED, path, message)
         for key, suffix, plain, inner in steps:
             if plain or key in value:
-                found = inner(value.get(key), path + suffix)
-                if found is not None:
-                    return found
+                mismatch = inner(value.get(key), path + suffix)
+                if mismatch is not None:
+                    return mismatch
         return None
 
     return find
@@ -117,8 +117,8 @@ def _link_entry(entry: PatternEntry) -> Finder:
 
 
 def _forbid(_value: Json, path: str) -> Mismatch | None:
-    text = f"negation anchor matched in resource: {path} is not allowed"
-    return Mismatch(NEGATED, path, text)
+    message = f"negation anchor matched in resource: {path} is not allowed"
+    return Mismatch(NEGATED, path, message)
 
 
 def _link_star(key: str) -> Finder:
@@ -139,11 +139,11 @@ def _link_list(node: ListPattern) -> Finder:
     # ignored.
     if not node.items:
         return _find_in(None, lambda _values, path: _empty(path))
-    wanted = node.items[0]
-    if type(wanted) is Leaf:
-        return _find_in(None, _link_leaf(wanted))
-    if type(wanted) is MapPattern:
-        return _find_in(link_finder(wanted), None)
+    element_pattern = node.items[0]
+    if type(element_pattern) is Leaf:
+        return _find_in(None, _link_leaf(element_pattern))
+    if type(element_pattern) is MapPattern:
+        return _find_in(link_finder(element_pattern), None)
     return _link_positions(tuple(map(link_finder, node.items)))
 
 
@@ -152,26 +152,26 @@ def _empty(path: str) -> Mismatch:
 
 
 def _not_a_list(path: str) -> Mismatch:
-    text = (
+    message = (
         f"validation rule failed at path {path}, "
         "resource does not satisfy the expected overlay pattern"
     )
-    return Mismatch(FAILED, path, text)
+    return Mismatch(FAILED, path, message)
 
 
-def _find_in(finder: Finder | None, whole: Finder | None) -> Finder:
+def _find_in(finder: Finder | None, list_finder: Finder | None) -> Finder:
     """Apply one finder to every element, or to the list itself."""
 
     def find(values: Json, path: str) -> Mismatch | Misfit | None:
         if type(values) is not list:
             return _not_a_list(path)
-        if whole is not None:
-            return whole(values, path)
+        if list_finder is not None:
+            return list_finder(values, path)
         assert finder is not None
         for index, value in enumerate(values):
-            found = finder(value, f"{path}{index}/")
-            if found is not None:
-                return found
+            mismatch = finder(value, f"{path}{index}/")
+            if mismatch is not None:
+                return mismatch
         return None
 
     return find
@@ -182,15 +182,15 @@ def _link_positions(finders: tuple[Finder, ...]) -> Finder:
         if type(values) is not list:
             return _not_a_list(path)
         if len(values) < len(finders):
-            text = (
+            message = (
                 "validate Array failed, array length mismatch, resource Array len is "
                 f"{len(values)} and pattern Array len is {len(finders)}"
             )
-            return Mismatch(FAILED, "", text)
+            return Mismatch(FAILED, "", message)
         for index, inner in enumerate(finders):
-            found = inner(values[index], f"{path}{index}/")
-            if found is not None:
-                return found
+            mismatch = inner(values[index], f"{path}{index}/")
+            if mismatch is not None:
+                return mismatch
         return None
 
     return find

@@ -132,9 +132,9 @@ def _fit(entry: PatternEntry, labels: dict[str, Json]) -> PatternEntry:
     anchor = parse_anchor(entry.text)
     modifier, wildcard = anchor or ("", entry.text)
     key = choose_key(entry, wildcard, labels)
-    text = key if anchor is None else f"{modifier}({key})"
-    looked_up = text if entry.kind == PLAIN else key
-    return PatternEntry(entry.kind, looked_up, text, entry.value)
+    new_key = key if anchor is None else f"{modifier}({key})"
+    looked_up = new_key if entry.kind == PLAIN else key
+    return PatternEntry(entry.kind, looked_up, new_key, entry.value)
 
 
 def choose_key(entry: PatternEntry, wildcard: str, labels: dict[str, Json]) -> str:
@@ -145,12 +145,12 @@ def choose_key(entry: PatternEntry, wildcard: str, labels: dict[str, Json]) -> s
     a second, harmless annotation cannot hide a violation, and the result is
     deterministic.
     """
-    found = [k for k, v in labels.items() if type(v) is str and matches(wildcard, k)]
-    found.sort()
-    for key in found:
+    matching = [k for k, v in labels.items() if type(v) is str and matches(wildcard, k)]
+    matching.sort()
+    for key in matching:
         if _finds(entry, labels[key]):
             return key
-    return found[0] if found else wildcard
+    return matching[0] if matching else wildcard
 
 
 def block_plan(

@@ -135,32 +135,32 @@ def _int_check(pattern: int) -> Check:
     return match_int
 
 
-def _parse_int(text: str) -> int | None:
-    if len(text) > _NUMBER_CHARACTERS_MAX or _GO_INT.fullmatch(text) is None:
+def _parse_int(literal: str) -> int | None:
+    if len(literal) > _NUMBER_CHARACTERS_MAX or _GO_INT.fullmatch(literal) is None:
         return None
-    digits = text.lstrip("+-").lstrip("0")
+    digits = literal.lstrip("+-").lstrip("0")
     if len(digits) > _INT64_DIGITS_MAX:
         return None
-    number = int(text)
+    number = int(literal)
     return number if -_INT64_LIMIT <= number < _INT64_LIMIT else None
 
 
 def _float_check(pattern: float) -> Check:
-    whole = float_to_int64(pattern) if pattern.is_integer() else None
+    integer = float_to_int64(pattern) if pattern.is_integer() else None
 
     def match_float(value: Json) -> bool:
         kind = type(value)
         if kind is float:
             return bool(value == pattern)
         if kind is int:
-            return whole is not None and bool(value == whole)
+            return integer is not None and bool(value == integer)
         return kind is str and _parse_float(value) == pattern
 
     return match_float
 
 
-def _parse_float(text: str) -> float | None:
-    return parse_float(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
+def _parse_float(literal: str) -> float | None:
+    return parse_float(literal) if len(literal) <= _NUMBER_CHARACTERS_MAX else None
 
 
 class _Scalar(NamedTuple):
@@ -174,7 +174,7 @@ class _Scalar(NamedTuple):
 
 
 def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> Check:
-    text = _text_test(pattern, alternatives)
+    string_check = _text_test(pattern, alternatives)
     scalar: _Scalar | None = None
 
     def matches(value: Json) -> bool:
@@ -182,23 +182,23 @@ def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> C
         nonlocal scalar
         kind = type(value)
         if kind is str:
-            return text(value)
+            return string_check(value)
         # PERF: most values are strings, and the tests of other types take most memory.
-        found = scalar
-        if found is None:
-            found = scalar = _compile_scalar(alternatives)
+        scalar_tests = scalar
+        if scalar_tests is None:
+            scalar_tests = scalar = _compile_scalar(alternatives)
         if kind is bool:
-            return found.true if value else found.false
+            return scalar_tests.true if value else scalar_tests.false
         if kind is int:
-            return found.integer(value)
+            return scalar_tests.integer(value)
         if value is None:
-            return found.null
-        return kind is float and found.floating(value)
+            return scalar_tests.null
+        return kind is float and scalar_tests.floating(value)
 
     def match_text_pattern(value: Json) -> bool:
         kind = type(value)
         if kind is str:
-            return text(value)
+            return string_check(value)
         if kind is list:
             return all(matches(item) for item in value)
         return matches(value)

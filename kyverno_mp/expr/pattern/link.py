@@ -56,13 +56,13 @@ class PatternProgram:
         """
         if runtime is not None or not self._is_simple:
             return evaluate(self._pattern, resource, runtime)
-        found = self._find(resource)
-        if found is None:
+        mismatch = self._find(resource)
+        if mismatch is None:
             return PASS
-        if isinstance(found, Misfit):
-            found = found.mismatch()
-        status = "fail" if found.path else "error"
-        return PatternVerdict(status, found.path, found.text)
+        if isinstance(mismatch, Misfit):
+            mismatch = mismatch.mismatch()
+        status = "fail" if mismatch.path else "error"
+        return PatternVerdict(status, mismatch.path, mismatch.text)
 
     def place(self, resource: Json) -> str:
         """Return the path if ``evaluate`` returns fail, otherwise "".
@@ -72,8 +72,8 @@ class PatternProgram:
         """
         if not self._is_simple:
             return evaluate(self._pattern, resource).path
-        found = self._find(resource)
-        return "" if found is None else found.path
+        mismatch = self._find(resource)
+        return "" if mismatch is None else mismatch.path
 
     def _find(self, resource: Json) -> Mismatch | Misfit | None:
         find = self._finder

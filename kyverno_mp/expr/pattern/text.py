@@ -38,24 +38,24 @@ def parse_alternatives(pattern: str) -> tuple[tuple[Term, ...], ...]:
     )
 
 
-def parse_term(text: str) -> Term:
+def parse_term(term: str) -> Term:
     """Parse one comparison or range."""
-    if len(text.encode("utf-8", "replace")) < _OPERATOR_LENGTH_LEAST:
-        return _atom("", text)
+    if len(term.encode("utf-8", "replace")) < _OPERATOR_LENGTH_LEAST:
+        return _atom("", term)
     for prefix in _PREFIXES:
-        if text.startswith(prefix):
-            return _atom(prefix, text[len(prefix) :])
-    if found := _NOT_IN_RANGE.fullmatch(text):
-        low, high = found.groups()
+        if term.startswith(prefix):
+            return _atom(prefix, term[len(prefix) :])
+    if match := _NOT_IN_RANGE.fullmatch(term):
+        low, high = match.groups()
         return Range(_atom("<", low), _atom(">", high), outside=True)
-    if found := _IN_RANGE.fullmatch(text):
-        low, high = found.groups()
+    if match := _IN_RANGE.fullmatch(term):
+        low, high = match.groups()
         return Range(_atom(">=", low), _atom("<=", high))
-    return _atom("", text)
+    return _atom("", term)
 
 
-def _atom(operator: str, text: str) -> Atom:
-    trimmed = text.strip(GO_SPACE)
+def _atom(operator: str, operand: str) -> Atom:
+    trimmed = operand.strip(GO_SPACE)
     return Atom(
         operator, trimmed, parse_duration(trimmed), parse_quantity(trimmed) is not None
     )

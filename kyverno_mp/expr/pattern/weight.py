@@ -35,12 +35,12 @@ def weight_of(root: Node) -> int:
 
 
 def _leaf_weight(leaf: Leaf) -> int:
-    text = leaf.value
-    if type(text) is not str:
+    pattern = leaf.value
+    if type(pattern) is not str:
         return 0
-    terms = leaf_terms(text)
-    if not contains_wildcard(text) and not any(mark in text for mark in "<>!-&"):
+    terms = leaf_terms(pattern)
+    if not contains_wildcard(pattern) and not any(mark in pattern for mark in "<>!-&"):
         # Literal names are looked up in a set.
         return terms // _LITERALS_PER_UNIT
-    questions = len(text) // 4 if "?" in text else 0
-    return terms + len(text) // _CHARACTERS_PER_UNIT + questions
+    questions = len(pattern) // 4 if "?" in pattern else 0
+    return terms + len(pattern) // _CHARACTERS_PER_UNIT + questions

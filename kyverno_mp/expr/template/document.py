@@ -79,13 +79,13 @@ def _document(value: Json, resolved: Json, path: str) -> Document:
 
 def parse_lookup(query: str) -> Lookup:
     """Parse one query of the JSON context; never raises for bad syntax."""
-    text = query.strip()
-    if not text:
+    expression = query.strip()
+    if not expression:
         return Lookup(query, None, "invalid query (nil)")
     try:
-        return Lookup(query, parse(text))
+        return Lookup(query, parse(expression))
     except ExpressionInvalid as error:
-        return Lookup(query, None, f"incorrect query {text}: {error.message}")
+        return Lookup(query, None, f"incorrect query {expression}: {error.message}")
 
 
 def _parse(value: Json, path: str) -> Template | None:
@@ -129,35 +129,35 @@ def _parse_map(value: dict[str, Json], path: str) -> Template | None:
     return Constant(constant)
 
 
-def _parse_text(text: str, path: str) -> Template | None:
+def _parse_text(string: str, path: str) -> Template | None:
     """Parse one string that contains ``{{``."""
-    found = find_variables(text)
-    if not found:
-        plain = unescape(text)
-        return Constant(plain) if plain != text else None
-    queries = [query_of(each.variable) for each in found]
+    occurrences = find_variables(string)
+    if not occurrences:
+        plain = unescape(string)
+        return Constant(plain) if plain != string else None
+    queries = [query_of(each.variable) for each in occurrences]
     if any(query == "@" for query, _ in queries):
-        return Rescanned(text, path)
-    if len(found) == 1 and found[0].variable == text:
-        return Whole(_variable(queries[0][0]), path, text)
+        return Rescanned(string, path)
+    if len(occurrences) == 1 and occurrences[0].variable == string:
+        return Whole(_variable(queries[0][0]), path, string)
     if (
-        ESCAPED in text
-        or text.count(OPENING) != len(found)
+        ESCAPED in string
+        or string.count(OPENING) != len(occurrences)
         or any(shallow for _, shallow in queries)
     ):
-        return Rescanned(text, path)
+        return Rescanned(string, path)
     variables = tuple(_variable(query) for query, _ in queries)
-    return Mixed(_texts_around(text, found), variables, path, text)
+    return Mixed(_texts_around(string, occurrences), variables, path, string)
 
 
-def _texts_around(text: str, found: list[FoundVariable]) -> tuple[str, ...]:
-    texts = []
+def _texts_around(string: str, occurrences: list[FoundVariable]) -> tuple[str, ...]:
+    literals = []
     position = 0
-    for each in found:
-        texts.append(text[position : each.start])
+    for each in occurrences:
+        literals.append(string[position : each.start])
         position = each.end
-    texts.append(text[position:])
-    return tuple(texts)
+    literals.append(string[position:])
+    return tuple(literals)
 
 
 def _variable(query: str) -> Variable:

@@ -72,9 +72,9 @@ def _jmespath(parts: list[str]) -> str:
 
 
 def _quoted(part: str) -> str:
-    text = "".join(
+    escaped = "".join(
         _SPECIAL.get(char)
         or (char if ord(char) >= _CONTROL_END else f"\\u{ord(char):04x}")
         for char in part
     )
-    return f'"{text}"'
+    return f'"{escaped}"'

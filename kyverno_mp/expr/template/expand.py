@@ -40,15 +40,15 @@ def text_of(value: Json, runtime: Runtime) -> str:
     return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
 
 
-def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
+def expand(scope: Scope, string: str, path: str, depth: int = 0) -> Json:
     """Substitute one string by the general algorithm.
 
     Raises: ExpressionFailed with upstream's message, BudgetExceeded.
     """
-    value = text
-    found = _find(scope.runtime, value)
+    value = string
+    variables = _find(scope.runtime, value)
     rounds = 0
-    while found:
+    while variables:
         rounds += 1
         if rounds > SUBSTITUTION_ROUNDS_MAX:
             raise BudgetExceeded(
@@ -56,7 +56,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             )
         original = value
         shallow = False
-        for prefix, variable, _, _ in found:
+        for prefix, variable, _, _ in variables:
             scope.runtime.charge()
             query, shallow = query_of(variable)
             result = ask_at(scope, query, path)
@@ -71,18 +71,18 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             runtime.charge(4 * (len(value) + len(inserted)) // CHARACTERS_PER_STEP)
             runtime.charge_bytes((len(value) + len(inserted)) * width_of(inserted))
             value = value.replace(prefix + variable, prefix + inserted, 1)
-        found = [] if shallow else _find(scope.runtime, value)
+        variables = [] if shallow else _find(scope.runtime, value)
     return unescape(value)
 
 
-def _find(runtime: Runtime, text: str) -> list[FoundVariable]:
+def _find(runtime: Runtime, string: str) -> list[FoundVariable]:
     """Find variables, and charge for searching a long string."""
-    if len(text) > TEXT_LIGHT_MAX:
-        runtime.charge(len(text) // CHARACTERS_PER_STEP)
-        if OPENING in text:
-            runtime.charge(len(text) // _SCANNED_PER_STEP)
-            runtime.charge_bytes(_FOUND_BYTES * text.count(OPENING))
-    return find_variables(text)
+    if len(string) > TEXT_LIGHT_MAX:
+        runtime.charge(len(string) // CHARACTERS_PER_STEP)
+        if OPENING in string:
+            runtime.charge(len(string) // _SCANNED_PER_STEP)
+            runtime.charge_bytes(_FOUND_BYTES * string.count(OPENING))
+    return find_variables(string)
 
 
 def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:

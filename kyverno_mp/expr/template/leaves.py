@@ -52,27 +52,27 @@ def link_leaves(document: Document) -> Leaves | None:
     if document.is_constant:
         return Leaves(document.constant, ())
     assert document.template is not None
-    found: list[Template] = []
+    leaves: list[Template] = []
     try:
-        shape = _shape(document.template, found)
+        shape = _shape(document.template, leaves)
     except _Shapeless:
         return None
-    return Leaves(shape, tuple(map(link_template, found)), tuple(found))
+    return Leaves(shape, tuple(map(link_template, leaves)), tuple(leaves))
 
 
-def _shape(template: Template, found: list[Template]) -> Json:
+def _shape(template: Template, leaves: list[Template]) -> Json:
     if isinstance(template, Constant):
         return template.value
     if isinstance(template, Broken):
         raise _Shapeless
     if isinstance(template, Items):
-        return [_shape(item, found) for item in template.items]
+        return [_shape(item, leaves) for item in template.items]
     if isinstance(template, Entries):
         if any(entry.key_template is not None for entry in template.entries):
             raise _Shapeless
-        return {e.key: _shape(e.value, found) for e in template.entries}
-    found.append(template)
-    return Hole(len(found) - 1)
+        return {e.key: _shape(e.value, leaves) for e in template.entries}
+    leaves.append(template)
+    return Hole(len(leaves) - 1)
 
 
 def filled(shape: Json, values: Sequence[Json]) -> Json:

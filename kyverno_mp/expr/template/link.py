@@ -103,16 +103,18 @@ def _link_whole(template: Whole) -> Resolve:
 def _link_mixed(template: Mixed) -> Resolve:
     source, path, head = template.source, template.path, template.texts[0]
     pairs: tuple[tuple[Ask, str], ...] = tuple(
-        (link_variable(variable, path), text)
-        for variable, text in zip(template.variables, template.texts[1:], strict=True)
+        (link_variable(variable, path), literal)
+        for variable, literal in zip(
+            template.variables, template.texts[1:], strict=True
+        )
     )
 
     def mixed(scope: Scope) -> Json:
         parts = [head]
-        for ask, text in pairs:
+        for ask, literal in pairs:
             value = ask(scope)
             parts.append(value if type(value) is str else text_of(value, scope.runtime))
-            parts.append(text)
+            parts.append(literal)
         charge_joining(scope.runtime, parts)
         result = "".join(parts)
         # A value contains braces, which only the general algorithm interprets.

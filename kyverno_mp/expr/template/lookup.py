@@ -32,18 +32,18 @@ _LONG_STEPS: Final = 4
 
 def link_lookup(lookup: Lookup) -> Ask:
     """Link one query; its errors equal the errors of upstream's ``ctx.Query``."""
-    text, node, problem = lookup.text, lookup.node, lookup.error
+    expression, node, problem = lookup.text, lookup.node, lookup.error
     if node is None:
 
         def refuse(scope: Scope) -> Json:
-            scope.ensure(text)
+            scope.ensure(expression)
             raise ExpressionFailed("template.query", problem)
 
         return refuse
     query = link(node)
 
     def ask(scope: Scope) -> Json:
-        scope.ensure(text)
+        scope.ensure(expression)
         try:
             return query(scope.runtime, scope.root)
         except ExpressionFailed as error:
@@ -90,14 +90,14 @@ def link_variable(variable: Variable, path: str) -> Ask:
 
 
 def _named(lookup: Lookup, path: str) -> Ask:
-    ask, text = link_lookup(lookup), lookup.text
+    ask, expression = link_lookup(lookup), lookup.text
     if lookup.node is None:
 
         def refuse(scope: Scope) -> Json:
             try:
                 return ask(scope)
             except ExpressionFailed as error:
-                raise unresolved(text, path, error) from error
+                raise unresolved(expression, path, error) from error
 
         return refuse
     query = link(lookup.node)
@@ -105,32 +105,32 @@ def _named(lookup: Lookup, path: str) -> Ask:
     # PERF: the calls of ``ask`` are inlined, which saves a Python frame per variable.
     def named(scope: Scope) -> Json:
         try:
-            scope.ensure(text)
+            scope.ensure(expression)
             try:
                 return query(scope.runtime, scope.root)
             except ExpressionFailed as error:
                 raise query_failed(error) from error
         except ExpressionFailed as error:
-            raise unresolved(text, path, error) from error
+            raise unresolved(expression, path, error) from error
 
     return named
 
 
 def ask_at(scope: Scope, query: str, path: str) -> Json:
     """Evaluate a variable found during the re-scan of a string."""
-    text = query
-    if text == "@":
-        text = current_path(path, _prefix(scope))
+    expression = query
+    if expression == "@":
+        expression = current_path(path, _prefix(scope))
     if scope.operation == "DELETE":
-        text = on_delete(text)
+        expression = on_delete(expression)
     # Unless the query is cached, it is parsed and linked.
-    scope.runtime.charge(len(text) // _PARSED_PER_STEP)
-    if len(text) > _REMEMBERED_TEXT_MAX:
-        scope.runtime.charge(_LONG_STEPS * len(text))
+    scope.runtime.charge(len(expression) // _PARSED_PER_STEP)
+    if len(expression) > _REMEMBERED_TEXT_MAX:
+        scope.runtime.charge(_LONG_STEPS * len(expression))
     try:
-        return lookup_for(text)(scope)
+        return lookup_for(expression)(scope)
     except ExpressionFailed as error:
-        raise unresolved(text, path, error) from error
+        raise unresolved(expression, path, error) from error
 
 
 def _prefix(scope: Scope) -> str:

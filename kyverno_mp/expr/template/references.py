@@ -38,15 +38,15 @@ def resolve_references(document: Json) -> Json:
 
     Raises: ReferenceFailed; ExpressionInvalid if it is nested too deeply.
     """
-    count = found = 0
-    for depth, texts in enumerate(texts_by_level(document)):
+    count = references = 0
+    for depth, strings in enumerate(texts_by_level(document)):
         if depth > SUBSTITUTION_DEPTH_MAX:
             raise ExpressionInvalid("template.depth", "document is nested too deeply")
-        count += len(texts)
-        found += sum(text.count("$(") for text in texts)
-    if not found:
+        count += len(strings)
+        references += sum(string.count("$(") for string in strings)
+    if not references:
         return document
-    if found * count > REFERENCES_PRODUCT_MAX:
+    if references * count > REFERENCES_PRODUCT_MAX:
         raise ExpressionInvalid(
             "template.references", "document has too many references"
         )
@@ -63,19 +63,19 @@ def texts_by_level(document: Json) -> Iterator[list[str]]:
     level = [document]
     while level:
         steps = _VALUE_STEPS * len(level)
-        texts: list[str] = []
+        strings: list[str] = []
         below: list[Json] = []
         for value in level:
             if type(value) is str:
                 steps += len(value) // _CHARACTERS_A_STEP
-                texts.append(value)
+                strings.append(value)
             elif type(value) is dict:
-                texts += value
+                strings += value
                 below += value.values()
             elif type(value) is list:
                 below += value
         spend(steps)
-        yield texts
+        yield strings
         level = below
 
 
@@ -94,9 +94,9 @@ def _resolve(value: Json, path: str, document: Json) -> Json:
     return value
 
 
-def _resolve_text(text: str, path: str, document: Json) -> str:
-    result = text
-    for old in _REFERENCE.findall(text):
+def _resolve_text(string: str, path: str, document: Json) -> str:
+    result = string
+    for old in _REFERENCE.findall(string):
         prefix = "" if old.startswith("$(") else old[0]
         reference = old[len(prefix) :]
         value = _value_of(reference, path, document)

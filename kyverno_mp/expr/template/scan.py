@@ -16,11 +16,11 @@ _BRACES_DEEP: Final = 16
 
 def _query(levels: int) -> str:
     """Return the expression of a text whose braces are balanced."""
-    found = "[^{}]*+"
+    balanced = "[^{}]*+"
     for _ in range(levels):
         # Two opening braces begin a variable inside, which is substituted first.
-        found = rf"(?:\{{(?!\{{){found}\}}|[^{{}}])*+"
-    return found
+        balanced = rf"(?:\{{(?!\{{){balanced}\}}|[^{{}}])*+"
+    return balanced
 
 
 # PERF: the alternatives start with different characters and are possessive (no
@@ -44,13 +44,13 @@ class FoundVariable(NamedTuple):
     end: int
 
 
-def find_variables(text: str) -> list[FoundVariable]:
-    """Return the innermost variables of ``text``, from left to right."""
-    if OPENING not in text:
+def find_variables(string: str) -> list[FoundVariable]:
+    """Return the innermost variables of ``string``, from left to right."""
+    if OPENING not in string:
         return []
     return [
         FoundVariable(match[1], match[2], match.start(2), match.end(2))
-        for match in _VARIABLE.finditer(text)
+        for match in _VARIABLE.finditer(string)
     ]
 
 
@@ -67,6 +67,6 @@ def on_delete(query: str) -> str:
     return query.replace("request.object", "request.oldObject")
 
 
-def unescape(text: str) -> str:
+def unescape(string: str) -> str:
     """Remove the backslashes of escaped braces, the last step of a substitution."""
-    return text.replace(ESCAPED, OPENING)
+    return string.replace(ESCAPED, OPENING)

@@ -93,10 +93,10 @@ def parse(data: bytes) -> Bundle:
     material = _object(raw, "verificationMaterial")
     _check_names(material, "material")
     certificate = _certificate(material, version)
-    entries = tuple(_entry(one, version) for one in _list(material, "tlogEntries"))
+    entries = tuple(_entry(entry, version) for entry in _list(material, "tlogEntries"))
     stamps = material.get("timestampVerificationData")
     listed = _list(stamps, "rfc3161Timestamps") if type(stamps) is dict else []
-    timestamps = tuple(_bytes(_field(one, "signedTimestamp")) for one in listed)
+    timestamps = tuple(_bytes(_field(stamp, "signedTimestamp")) for stamp in listed)
     if "dsseEnvelope" in raw:
         envelope = _object(raw, "dsseEnvelope")
         _check_names(envelope, "envelope")
@@ -123,13 +123,13 @@ def parse(data: bytes) -> Bundle:
 
 
 def _version(media_type: Json) -> str:
-    shown = media_type if type(media_type) is str else ""
-    found = _NEW.fullmatch(shown)
-    version = found[1] if found else ""
-    if shown.startswith(_OLD):
-        version = shown.removeprefix(_OLD)
+    name = media_type if type(media_type) is str else ""
+    match = _NEW.fullmatch(name)
+    version = match[1] if match else ""
+    if name.startswith(_OLD):
+        version = name.removeprefix(_OLD)
     if not version:
-        message = f"{_INVALID}: unsupported media type: {shown}"
+        message = f"{_INVALID}: unsupported media type: {name}"
         raise Unproved(f"error getting bundle version: {message}")
     if version not in _VERSIONS:
         message = f"{_INVALID}: unsupported media type: bundle version v{version}"
@@ -157,11 +157,11 @@ def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate
 
 def _x509(holder: Mapping[str, Json]) -> x509.Certificate:
     try:
-        found = load_certificate(_bytes(holder.get("rawBytes")))
+        certificate = load_certificate(_bytes(holder.get("rawBytes")))
     except (ValueError, TypeError) as error:
         raise Unproved(f"{_INVALID}: {error}") from None
-    check_readable(found)
-    return found
+    check_readable(certificate)
+    return certificate
 
 
 def _entry(raw: Json, version: str) -> Entry:
@@ -172,8 +172,8 @@ def _entry(raw: Json, version: str) -> Entry:
     promise = (
         _bytes(promised.get("signedEntryTimestamp")) if type(promised) is dict else b""
     )
-    given = raw.get("inclusionProof")
-    proof = _proof(given) if type(given) is dict else None
+    raw_proof = raw.get("inclusionProof")
+    proof = _proof(raw_proof) if type(raw_proof) is dict else None
     if version == _VERSIONS[0] and not promise:
         message = "inclusion promises missing in bundle (required for bundle v0.1)"
         raise Unproved(f"{_INVALID}: {message}")
@@ -195,15 +195,15 @@ def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
     """Return a proof in the form for rekor.check_inclusion, with the checkpoint."""
     _check_names(raw, "proof")
     checkpoint = raw.get("checkpoint")
-    text = checkpoint.get("envelope") if type(checkpoint) is dict else None
-    if type(text) is not str or not text:
+    envelope = checkpoint.get("envelope") if type(checkpoint) is dict else None
+    if type(envelope) is not str or not envelope:
         raise Unproved(f"{_INVALID}: inclusion proof missing checkpoint")
     return {
         "logIndex": _integer(raw.get("logIndex", "0")),
         "treeSize": _integer(raw.get("treeSize", "0")),
         "rootHash": _bytes(raw.get("rootHash")).hex(),
-        "hashes": [_bytes(one).hex() for one in _list(raw, "hashes")],
-        "checkpoint": text,
+        "hashes": [_bytes(encoded).hex() for encoded in _list(raw, "hashes")],
+        "checkpoint": envelope,
     }
 
 
@@ -224,14 +224,14 @@ def _integer(value: Json) -> int:
 
 
 def _bytes(value: Json) -> bytes:
-    found = base64_bytes(value)
-    if not found:
+    data = base64_bytes(value)
+    if not data:
         raise Unproved(f"{_INVALID}: a value is missing or not base64")
     # SAFETY: upstream accepts other encodings of the same bytes; signed data has only
     # one.
-    if base64.b64encode(found).decode() != value:
+    if base64.b64encode(data).decode() != value:
         raise Unproved(f"{_INVALID}: a value has unused bits in its base64")
-    return found
+    return data
 
 
 def _field(holder: Json, name: str) -> Json:
@@ -239,16 +239,16 @@ def _field(holder: Json, name: str) -> Json:
 
 
 def _object(holder: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    found = holder.get(name)
-    if type(found) is not dict:
+    member = holder.get(name)
+    if type(member) is not dict:
         raise Unproved(f"{_INVALID}: missing {name}")
-    return found
+    return member
 
 
 def _list(holder: Mapping[str, Json], name: str) -> list[Json]:
-    found = holder.get(name)
-    if found is None:
+    items = holder.get(name)
+    if items is None:
         return []
-    if type(found) is not list or len(found) > IMAGE_BUNDLE_PARTS_MAX:
+    if type(items) is not list or len(items) > IMAGE_BUNDLE_PARTS_MAX:
         raise Unproved(f"{_INVALID}: {name} is no list, or too long")
-    return found
+    return items

@@ -52,8 +52,14 @@ def parse_material(data: bytes) -> Material:
             raise Unproved("it is not a JSON object")
         return Material(
             dict(_logs(raw, "tlogs")),
-            tuple(_authority(one) for one in _objects(raw, "certificateAuthorities")),
-            tuple(_stamping(one) for one in _objects(raw, "timestampAuthorities")),
+            tuple(
+                _authority(authority)
+                for authority in _objects(raw, "certificateAuthorities")
+            ),
+            tuple(
+                _stamping(authority)
+                for authority in _objects(raw, "timestampAuthorities")
+            ),
             dict(_logs(raw, "ctlogs")),
         )
     except (ValueError, TypeError) as error:
@@ -61,63 +67,65 @@ def parse_material(data: bytes) -> Material:
 
 
 def _logs(raw: Mapping[str, Json], field: str) -> Iterator[tuple[bytes, DatedKey]]:
-    for one in _objects(raw, field):
-        key = _object(one, "publicKey")
-        name = base64_bytes(_object(one, "logId").get("keyId"))
+    for log in _objects(raw, field):
+        key = _object(log, "publicKey")
+        name = base64_bytes(_object(log, "logId").get("keyId"))
         der = base64_bytes(key.get("rawBytes"))
         if name and der:
             yield name, DatedKey(load_log_key(der), _period(key))
 
 
-def _authority(one: Mapping[str, Json]) -> CertificateAuthority:
-    chain = _chain(one)
-    return CertificateAuthority(tuple(chain[-1:]), tuple(chain[:-1]), _period(one))
+def _authority(authority: Mapping[str, Json]) -> CertificateAuthority:
+    chain = _chain(authority)
+    return CertificateAuthority(
+        tuple(chain[-1:]), tuple(chain[:-1]), _period(authority)
+    )
 
 
-def _stamping(one: Mapping[str, Json]) -> tuple[Authority, Period]:
-    chain = _chain(one)
+def _stamping(authority: Mapping[str, Json]) -> tuple[Authority, Period]:
+    chain = _chain(authority)
     leaf = chain[0] if len(chain) > 1 else None
-    others = tuple(chain[1:-1])
-    return Authority(leaf, others, tuple(chain[-1:])), _period(one)
+    intermediates = tuple(chain[1:-1])
+    return Authority(leaf, intermediates, tuple(chain[-1:])), _period(authority)
 
 
-def _chain(one: Mapping[str, Json]) -> list[x509.Certificate]:
+def _chain(authority: Mapping[str, Json]) -> list[x509.Certificate]:
     return [
         load_certificate(base64_bytes(each.get("rawBytes")) or b"")
-        for each in _objects(_object(one, "certChain"), "certificates")
+        for each in _objects(_object(authority, "certChain"), "certificates")
     ]
 
 
 def _period(holder: Mapping[str, Json]) -> Period:
-    given = holder.get("validFor")
-    valid: Mapping[str, Json] = {} if given is None else _object(holder, "validFor")
+    valid_for = holder.get("validFor")
+    valid: Mapping[str, Json] = {} if valid_for is None else _object(holder, "validFor")
     return Period(
         _moment(valid.get("start"), EVER.start), _moment(valid.get("end"), EVER.end)
     )
 
 
-def _moment(given: Json, default: datetime) -> datetime:
+def _moment(value: Json, default: datetime) -> datetime:
     """Return a time. SAFETY: one without a zone cannot be compared with others."""
-    if given is None:
+    if value is None:
         return default
-    if type(given) is not str:
+    if type(value) is not str:
         raise ValueError("validFor has a time that is not a string")
-    found = datetime.fromisoformat(given)
-    if found.tzinfo is None:
-        raise ValueError(f"the time {given} has no zone")
-    return found
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError(f"the time {value} has no zone")
+    return moment
 
 
 def _object(holder: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    found = holder.get(name)
-    if type(found) is not dict:
+    member = holder.get(name)
+    if type(member) is not dict:
         raise ValueError(f"{name} is missing")
-    return found
+    return member
 
 
 def _objects(holder: Mapping[str, Json], name: str) -> Iterator[Mapping[str, Json]]:
     listed = holder.get(name)
-    given = listed if type(listed) is list else []
-    if len(given) > IMAGE_TRUST_FILES_MAX:
+    items = listed if type(listed) is list else []
+    if len(items) > IMAGE_TRUST_FILES_MAX:
         raise ValueError(f"more than {IMAGE_TRUST_FILES_MAX} {name}")
-    yield from (one for one in given if type(one) is dict)
+    yield from (item for item in items if type(item) is dict)

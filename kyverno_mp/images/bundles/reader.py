@@ -43,10 +43,10 @@ def bundles_of(
     KYVERNO: one unreadable bundle fails them all. Raises: ExpressionFailed.
     """
     bundles = []
-    for one in artifacts.referring(reference, image.digest, deadline_ns):
-        if not str(one.get("artifactType")).startswith(_TYPE):
+    for entry in artifacts.referring(reference, image.digest, deadline_ns):
+        if not str(entry.get("artifactType")).startswith(_TYPE):
             continue
-        digest = str(one.get("digest"))
+        digest = str(entry.get("digest"))
         manifest = artifacts.document(reference, digest, deadline_ns)
         layers = json_object(manifest.body, digest).get("layers")
         layer = layers[0] if type(layers) is list and layers else None
@@ -74,55 +74,60 @@ def verified_bundles(
     image, logs = signature_query.image, signature_query.logs
     if signature_query.predicate_type:
         bundles = [
-            one for one in bundles if _is_of(one, signature_query.predicate_type)
+            bundle
+            for bundle in bundles
+            if _is_of(bundle, signature_query.predicate_type)
         ]
     _check_patterns(signature_query)
     try:
         material = parse_material(trust.target("trusted_root.json", deadline_ns))
     except (ExpressionFailed, Unproved) as error:
-        text = error.message if isinstance(error, ExpressionFailed) else str(error)
-        raise failed(f"failed to get trusted root: {image}: {text}") from None
+        reason = error.message if isinstance(error, ExpressionFailed) else str(error)
+        raise failed(f"failed to get trusted root: {image}: {reason}") from None
     if logs.ignores_scts:
         # KYVERNO: with ignoreSCT, upstream requires no timestamp, which its verifier
         # rejects (docs/behaviour/images 5).
         raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
     demands = Demands(digest, signature_query.identity, needs_log=not logs.is_ignored)
-    held = []
+    valid = []
     for bundle in bundles:
         try:
             check_bundle(bundle, material, demands)
         except Unproved:
             continue
-        held.append(bundle)
-    if not held:
+        valid.append(bundle)
+    if not valid:
         raise failed(_NOT_ONE)
-    return held
+    return valid
 
 
 def statements_of(bundles: Sequence[Bundle]) -> list[dict[str, Json]]:
     """Return the statements in the form for conditions."""
-    found = [statement_of(bundle) for bundle in bundles]
-    return [{**one, "type": one.get("predicateType")} for one in found]
+    statements = [statement_of(bundle) for bundle in bundles]
+    return [
+        {**statement, "type": statement.get("predicateType")}
+        for statement in statements
+    ]
 
 
-def _is_of(bundle: Bundle, wanted: str) -> bool:
+def _is_of(bundle: Bundle, predicate_type: str) -> bool:
     if bundle.payload_type != IN_TOTO:
         return False
     try:
-        return statement_of(bundle).get("predicateType") == wanted
+        return statement_of(bundle).get("predicateType") == predicate_type
     except Unproved:
         return False
 
 
 def _check_patterns(signature_query: SignatureQuery) -> None:
     identity = signature_query.identity
-    for pattern, what in (
+    for pattern, noun in (
         (identity.issuer_reg_exp, "issuer"),
         (identity.subject_reg_exp, "subject"),
     ):
         if pattern:
             try:
-                searches(pattern, "", what)
+                searches(pattern, "", noun)
             except Unproved as error:
                 message = f"failed to build policy: {signature_query.image}: {error}"
                 raise failed(message) from None

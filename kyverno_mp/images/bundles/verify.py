@@ -104,7 +104,7 @@ def _logged(
     """Return the log entries' times; every entry must be valid. Raises: Unproved."""
     if not bundle.entries:
         raise Unproved("not enough verified log entries from transparency log: 0 < 1")
-    if len({(one.log_id, one.log_index) for one in bundle.entries}) < len(
+    if len({(entry.log_id, entry.log_index) for entry in bundle.entries}) < len(
         bundle.entries
     ):
         raise Unproved("duplicate tlog entries found")
@@ -130,10 +130,10 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
     the promise's (docs/behaviour/images 5). Raises: Unproved.
     """
     name = bytes.fromhex(entry.log_id)
-    known = material.logs.get(name)
-    if known is None:
+    dated_key = material.logs.get(name)
+    if dated_key is None:
         raise Unproved("rekor log public key not found for payload")
-    key = known.key
+    key = dated_key.key
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Unproved("unsupported key of a transparency log")
     if entry.proof is not None:
@@ -149,7 +149,7 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
         entry.promise,
     )
     at = promised_at(promise, {name: DatedKey(key)})
-    if not known.period.has(at):
+    if not dated_key.period.has(at):
         raise Unproved("the log was not trusted at the time of the entry")
     return at
 
@@ -161,8 +161,8 @@ def _check_checkpoint(
     log_id: bytes,
 ) -> None:
     """Require the log's signature on the root of the tree. Raises: Unproved."""
-    text = str(proof["checkpoint"])
-    body, blank, tail = text.partition("\n\n")
+    checkpoint = str(proof["checkpoint"])
+    body, blank, tail = checkpoint.partition("\n\n")
     lines = body.split("\n")
     if not blank or len(lines) < _HEADER_LINES:
         raise Unproved("the checkpoint is malformed")
@@ -173,15 +173,17 @@ def _check_checkpoint(
     is_signed = False
     for line in tail[:-1].split("\n"):
         name, _, encoded = line.removeprefix(_SIGNATURE).rpartition(" ")
-        given = base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
+        decoded = (
+            base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
+        )
         # SAFETY: a signature has one encoding only, as elsewhere in a bundle.
-        if given is None or b64encode(given).decode() != encoded:
+        if decoded is None or b64encode(decoded).decode() != encoded:
             raise Unproved("the checkpoint is malformed")
         is_own = name == lines[0].partition(" ")[0]
-        if not is_own or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
+        if not is_own or decoded[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
             continue
         try:
-            signature = given[_HINT_BYTES:]
+            signature = decoded[_HINT_BYTES:]
             key.verify(signature, f"{body}\n".encode(), ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             continue
@@ -274,14 +276,14 @@ def _check_identity(certificate: x509.Certificate, identity: Identity) -> None:
         # SAFETY: without an identity, every certificate of the authority would pass.
         raise Unproved("no identity was demanded")
     issuer, subject = _issuer(certificate), _subject(certificate)
-    for found, exact, pattern, what in (
+    for value, exact, pattern, noun in (
         (issuer, identity.issuer, identity.issuer_reg_exp, "issuer"),
         (subject, identity.subject, identity.subject_reg_exp, "subject"),
     ):
-        if (exact and found != exact) or (
-            pattern and not searches(pattern, found, what)
+        if (exact and value != exact) or (
+            pattern and not searches(pattern, value, noun)
         ):
-            raise Unproved(f"no matching certificate identity found: {what} {found}")
+            raise Unproved(f"no matching certificate identity found: {noun} {value}")
     check_extensions(certificate, identity)
 
 
@@ -295,34 +297,34 @@ def is_complete(identity: Identity) -> bool:
 
 def _issuer(certificate: x509.Certificate) -> str:
     """Return the issuer from the last of its extensions (KYVERNO: images 5)."""
-    found = ""
+    issuer = ""
     for extension in extensions_of(certificate):
         value = extension.value
         if not isinstance(value, x509.UnrecognizedExtension):
             continue
         if extension.oid.dotted_string == _ISSUER_1:
-            found = value.value.decode(errors="replace")
+            issuer = value.value.decode(errors="replace")
         elif extension.oid.dotted_string == _ISSUER_2:
-            found = _utf8_string(value.value)
-    return found
+            issuer = _utf8_string(value.value)
+    return issuer
 
 
 def _utf8_string(data: bytes) -> str:
     """Return the text of a short ASN.1 UTF8String. Raises: Unproved."""
     named = x509.OtherName(OTHER_NAME, data)
-    text = fulcio_name(named)
-    if not text:
+    issuer = fulcio_name(named)
+    if not issuer:
         raise Unproved("the issuer of the certificate is not readable")
-    return text
+    return issuer
 
 
 def _subject(certificate: x509.Certificate) -> str:
     """Return the subject: a URI, else an e-mail address, else Fulcio's name."""
     names = alternative_names(certificate)
     for kind in (x509.UniformResourceIdentifier, x509.RFC822Name):
-        for one in names:
-            if isinstance(one, kind):
-                return str(one.value)
+        for alternative in names:
+            if isinstance(alternative, kind):
+                return str(alternative.value)
     for name in names:
         if isinstance(name, x509.OtherName) and name.type_id == OTHER_NAME:
             return fulcio_name(name)

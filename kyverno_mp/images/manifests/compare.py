@@ -79,8 +79,8 @@ class Flat:
 
     def __contains__(self, path: Path) -> bool:
         """Return whether there is a map at a path."""
-        known = self.filled.get(path)
-        return known is dict or (known is None and type(self.values.get(path)) is dict)
+        kind = self.filled.get(path)
+        return kind is dict or (kind is None and type(self.values.get(path)) is dict)
 
     def _fill(self, path: Path) -> None:
         while path:
@@ -92,7 +92,7 @@ class Flat:
 
 def differences(
     signed: Flat | Json,
-    given: Flat | Json,
+    current: Flat | Json,
     ignored: Sequence[str],
     most: int = MANIFEST_DIFFERENCES_MAX,
 ) -> list[Difference]:
@@ -105,9 +105,9 @@ def differences(
     choose. Upstream overlooks such changes and values that move within a list.
     """
     before = signed if isinstance(signed, Flat) else Flat(signed)
-    after = given if isinstance(given, Flat) else Flat(given)
+    after = current if isinstance(current, Flat) else Flat(current)
     patterns = _Patterns(ignored)
-    found: list[Difference] = []
+    changes: list[Difference] = []
     for path in _in_order(_changed(before, after)):
         was, now = before.values.get(path), after.values.get(path)
         if _is_default(path, was, now, before, after):
@@ -115,10 +115,10 @@ def differences(
         key = ".".join(_names(path))
         if _is_canonical(key, was, now) or patterns.match(key):
             continue
-        found.append(_difference(key, was, now))
-        if len(found) >= most:
+        changes.append(_difference(key, was, now))
+        if len(changes) >= most:
             break
-    return found
+    return changes
 
 
 def _changed(before: Flat, after: Flat) -> Iterator[Path]:
@@ -152,11 +152,14 @@ def _type(value: Json) -> type:
     return float if type(value) is int else type(value)
 
 
-def shown(found: Sequence[Difference]) -> str:
+def shown(differences: Sequence[Difference]) -> str:
     """Return the differences as a string for messages."""
     items = [
-        {"key": one.key, "values": {"after": one.after, "before": one.before}}
-        for one in found
+        {
+            "key": difference.key,
+            "values": {"after": difference.after, "before": difference.before},
+        }
+        for difference in differences
     ]
     return json_text({"items": items})
 
@@ -177,21 +180,21 @@ class _Patterns:
         for at in ("", *_TEMPLATES):
             if not key.startswith(at):
                 continue
-            one = key[len(at) :]
+            rest = key[len(at) :]
             # PERF: one call rejects most keys.
-            if one.startswith(self._firsts) and any(
-                _begins(one, pattern) for pattern in self._patterns
+            if rest.startswith(self._firsts) and any(
+                _begins(rest, pattern) for pattern in self._patterns
             ):
                 return True
         return False
 
 
 def _begins(key: str, pattern: str) -> bool:
-    first, *others = pattern.split("*")
+    first, *pieces = pattern.split("*")
     if not key.startswith(first):
         return False
     at = len(first)
-    for part in others:
+    for part in pieces:
         at = key.find(part, at)
         if at < 0:
             return False
@@ -224,13 +227,13 @@ def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> 
     """
     if was is not None and now is not None:
         return False
-    empty, other = (now, before) if was is None else (was, after)
-    if type(empty) is dict and _is_added_to(path, other):
+    empty, opposite = (now, before) if was is None else (was, after)
+    if type(empty) is dict and _is_added_to(path, opposite):
         return True
     if now is None and before.empty.is_dropped(path, was) and path[:-1] in after:
         return True
     # The elements that were added or removed are changes themselves.
-    return other.filled.get(path) is type(empty)
+    return opposite.filled.get(path) is type(empty)
 
 
 def _is_added_to(path: Path, flat: Flat) -> bool:

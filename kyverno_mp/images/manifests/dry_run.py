@@ -49,18 +49,18 @@ def simulated(
     candidates are signed. Raises: ExpressionFailed, DependencyError.
     """
     first: list[Difference] | None = None
-    given = Flat(dict(document))
+    current = Flat(dict(document))
     for candidate in _of_kind(candidates, document):
         try:
-            made = create(_renamed(candidate))
+            created = create(_renamed(candidate))
         except ExpressionFailed as error:
             raise failed(f"{_ERROR} {_gvk(candidate)}: {error.message}") from error
-        if made is None:
+        if created is None:
             return first
-        found = differences(_restored(made, candidate), given, ignored)
-        if not found:
+        changes = differences(_restored(created, candidate), current, ignored)
+        if not changes:
             return []
-        first = first or found
+        first = first or changes
     return first
 
 
@@ -68,50 +68,53 @@ def _of_kind(
     candidates: Sequence[dict[str, Json]], document: Mapping[str, Json]
 ) -> Iterator[dict[str, Json]]:
     """Yield the candidates of the object's kind; permissions differ between kinds."""
-    wanted = document.get("apiVersion"), document.get("kind")
+    identity = document.get("apiVersion"), document.get("kind")
     for candidate in candidates:
         is_named = type(candidate.get("metadata")) is dict
-        if is_named and (candidate.get("apiVersion"), candidate.get("kind")) == wanted:
+        if (
+            is_named
+            and (candidate.get("apiVersion"), candidate.get("kind")) == identity
+        ):
             yield candidate
 
 
 def _renamed(candidate: Mapping[str, Json]) -> dict[str, Json]:
     """Return the object to create; its name must not exist yet."""
-    made = copy.deepcopy(dict(candidate))
-    metadata = made["metadata"]
+    renamed = copy.deepcopy(dict(candidate))
+    metadata = renamed["metadata"]
     metadata.pop("namespace", None)
     name = metadata.get("name")
-    if made.get("kind") != _CRD:
+    if renamed.get("kind") != _CRD:
         metadata["name"] = f"{name or ''}-dry-run"
-        return made
+        return renamed
     if type(name) is str:
         metadata["name"] = f"sim{name}"
-    names = _names(made)
+    names = _names(renamed)
     for field, prefix in _NAMES.items():
         if type(names.get(field)) is str:
             names[field] = prefix + names[field]
-    return made
+    return renamed
 
 
 def _restored(
-    made: Mapping[str, Json], candidate: Mapping[str, Json]
+    created: Mapping[str, Json], candidate: Mapping[str, Json]
 ) -> dict[str, Json]:
     """Return the created object with the names that were signed.
 
     SAFETY: upstream does not compare these names, so with a dry run an object can be
     renamed.
     """
-    found = copy.deepcopy(dict(made))
-    signed, metadata = candidate["metadata"], found.get("metadata")
+    restored = copy.deepcopy(dict(created))
+    signed, metadata = candidate["metadata"], restored.get("metadata")
     if type(metadata) is dict:
         for field in ("name", "namespace"):
             metadata[field] = signed.get(field)
-    if found.get("kind") == _CRD:
-        names = _names(found)
+    if restored.get("kind") == _CRD:
+        names = _names(restored)
         for field, prefix in _NAMES.items():
             if type(names.get(field)) is str:
                 names[field] = names[field].removeprefix(prefix)
-    return found
+    return restored
 
 
 def _names(document: Mapping[str, Json]) -> dict[str, Json]:

@@ -95,11 +95,11 @@ class EmptyValues:
     """The empty values of one object."""
 
     def __init__(self, document: Json) -> None:
-        given = document if type(document) is dict else {}
-        group, slash, _ = str(given.get("apiVersion") or "").rpartition("/")
+        fields = document if type(document) is dict else {}
+        group, slash, _ = str(fields.get("apiVersion") or "").rpartition("/")
         self._is_typed = (group if slash else "") in _TYPED_GROUPS
         # A volume, unlike a claim, has no default class.
-        self._has_pointers = given.get("kind") != "PersistentVolume"
+        self._has_pointers = fields.get("kind") != "PersistentVolume"
 
     def differ(self, path: Path, value: Json) -> bool:
         """Return whether ``value``, "" or null, at ``path`` differs from an absent one.

@@ -116,9 +116,9 @@ def ignored_fields(
 
 
 def _of_signatures(domain: str) -> Iterator[str]:
-    for place in dict.fromkeys((_LIBRARY_DOMAIN, domain)):
+    for prefix in dict.fromkeys((_LIBRARY_DOMAIN, domain)):
         for name in _ANNOTATIONS:
-            yield f"metadata.annotations.{place}/{name}"
+            yield f"metadata.annotations.{prefix}/{name}"
 
 
 def _about(document: Mapping[str, Json]) -> dict[str, str]:
@@ -150,4 +150,4 @@ def _matches(pattern: str, value: str) -> bool:
         return True
     if pattern.endswith("*"):
         return value.startswith(pattern.rstrip("*"))
-    return "," in pattern and any(_matches(one, value) for one in pattern.split(","))
+    return "," in pattern and any(_matches(part, value) for part in pattern.split(","))

@@ -40,7 +40,7 @@ _ISSUER = "1.3.6.1.4.1.57264.1.1"
 class Signature(NamedTuple):
     """One signature of an object: base64, PEM, and JSON of the log's bundle."""
 
-    text: str
+    encoded: str
     data: bytes
     certificate: str
     bundle: str
@@ -60,10 +60,10 @@ def verified_signer(
     promise = parse_bundle(signature.bundle)
     if promise is None:
         raise Unproved("the signature has no entry of a log")
-    signed = Signed(signature.text, message, pem_of(certificate))
+    signed = Signed(signature.encoded, message, pem_of(certificate))
     at = verified_bundle(promise, signed, trust.rekor_keys(deadline_ns))
-    roots, others = _authorities(keyless_attestor.roots, trust, at, deadline_ns)
-    chain = verified_chain(certificate, roots, others, at)
+    roots, intermediates = _authorities(keyless_attestor.roots, trust, at, deadline_ns)
+    chain = verified_chain(certificate, roots, intermediates, at)
     check_valid_at(certificate, chain[1:], at)
     try:
         check = check_of(public_key_of(certificate))
@@ -76,21 +76,23 @@ def verified_signer(
 
 
 def _authorities(
-    text: str, trust: TrustRoot, at: datetime, deadline_ns: int
+    pem: str, trust: TrustRoot, at: datetime, deadline_ns: int
 ) -> tuple[Sequence[x509.Certificate], Sequence[x509.Certificate]]:
     """Return the policy's or the trust root's roots, and the intermediates.
 
     An authority of the trust root only vouches for certificates within its period.
     """
     data = trust.target("trusted_root.json", deadline_ns)
-    known = parse_material(data).authorities
-    others = [
-        intermediate for authority in known for intermediate in authority.intermediates
+    authorities = parse_material(data).authorities
+    intermediates = [
+        intermediate
+        for authority in authorities
+        for intermediate in authority.intermediates
     ]
-    if text:
-        return all_certificates(text, IMAGE_CERTIFICATES_MAX), others
-    valid = [authority for authority in known if authority.period.has(at)]
-    return [root for authority in valid for root in authority.roots], others
+    if pem:
+        return all_certificates(pem, IMAGE_CERTIFICATES_MAX), intermediates
+    valid = [authority for authority in authorities if authority.period.has(at)]
+    return [root for authority in valid for root in authority.roots], intermediates
 
 
 def _checked_name(
@@ -101,9 +103,9 @@ def _checked_name(
         raise Unproved(f"the issuer is {issuer}, not {keyless_attestor.issuer}")
     names = subject_names(certificate)
     if not keyless_attestor.subject or keyless_attestor.subject not in names:
-        found = ", ".join(names)
+        listed = ", ".join(names)
         raise Unproved(
-            f"signature has been verified, but signer name `{found}` does not match"
+            f"signature has been verified, but signer name `{listed}` does not match"
             f" `{keyless_attestor.subject}`"
         )
     return keyless_attestor.subject

@@ -35,20 +35,20 @@ _IGNORED: Final = frozenset((b"5", b"x", b"g"))
 _UNREAD: Final = "failed to read YAMLs in the gzipped message"
 
 
-def failed(text: str) -> ExpressionFailed:
+def failed(message: str) -> ExpressionFailed:
     """Return the error for an unreadable message, which becomes the rule's error."""
-    return ExpressionFailed("manifest.message", text)
+    return ExpressionFailed("manifest.message", message)
 
 
-def decoded(text: str, what: str) -> bytes:
+def decoded(encoded: str, noun: str) -> bytes:
     """Decode base64, and gzip if compressed. Raises: ExpressionFailed."""
     try:
-        data = base64.b64decode("".join(text.split()), validate=True)
+        data = base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise failed(f"failed to decode base64 {what}: {error}") from error
+        raise failed(f"failed to decode base64 {noun}: {error}") from error
     if not data.startswith(_GZIP):
         return data
-    return _inflated(data, what)
+    return _inflated(data, noun)
 
 
 def signed_objects(message: bytes) -> list[dict[str, Json]]:
@@ -56,23 +56,23 @@ def signed_objects(message: bytes) -> list[dict[str, Json]]:
     if not message.startswith(_GZIP):
         return _objects(message)
     archive = _inflated(message, "message")
-    found: list[dict[str, Json]] = []
+    objects: list[dict[str, Json]] = []
     for _, content in sorted(_files(archive)):
-        found.extend(_objects(content))
-    return found
+        objects.extend(_objects(content))
+    return objects
 
 
-def _inflated(data: bytes, what: str) -> bytes:
+def _inflated(data: bytes, noun: str) -> bytes:
     stream = zlib.decompressobj(wbits=31)
     try:
-        made = stream.decompress(data, MANIFEST_BYTES_MAX)
+        inflated = stream.decompress(data, MANIFEST_BYTES_MAX)
     except zlib.error as error:
-        raise failed(f"{_UNREAD}: {what}: {error}") from error
+        raise failed(f"{_UNREAD}: {noun}: {error}") from error
     if not stream.eof:
-        raise failed(f"{_UNREAD}: {what}: cut, or more than {MANIFEST_BYTES_MAX} bytes")
+        raise failed(f"{_UNREAD}: {noun}: cut, or more than {MANIFEST_BYTES_MAX} bytes")
     if stream.unused_data:
-        raise failed(f"{_UNREAD}: {what}: bytes after the end")
-    return made
+        raise failed(f"{_UNREAD}: {noun}: bytes after the end")
+    return inflated
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:

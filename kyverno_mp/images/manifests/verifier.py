@@ -81,43 +81,49 @@ class ManifestVerifier:
         self._providers = providers
         self._now = now
 
-    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
+    def verify(self, manifest_query: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
 
         Raises: ExpressionFailed; its code is ``manifest.absent`` if no signature
         exists.
         """
-        annotations = _annotations(asked.document)
-        place = f"{asked.domain}/message"
-        text = annotations.get(place)
-        if text is None:
+        annotations = _annotations(manifest_query.document)
+        key = f"{manifest_query.domain}/message"
+        encoded = annotations.get(key)
+        if encoded is None:
             raise ExpressionFailed(_ABSENT, f"{_NOWHERE}: message not found")
-        message, candidates = _opened(text, asked.document)
-        ignored = ignored_fields(asked.document, asked.ignored, asked.domain)
-        found = _least(candidates, asked.document, ignored)
+        message, candidates = _opened(encoded, manifest_query.document)
+        ignored = ignored_fields(
+            manifest_query.document, manifest_query.ignored, manifest_query.domain
+        )
+        changes = _least(candidates, manifest_query.document, ignored)
         signatures = list(
-            islice(_signatures(annotations, asked.domain), MANIFEST_SIGNATURES_MAX)
+            islice(
+                _signatures(annotations, manifest_query.domain), MANIFEST_SIGNATURES_MAX
+            )
         )
         if not signatures:
-            text = "failed to verify signature: signature not found"
-            raise ExpressionFailed(_ABSENT, text)
+            reason = "failed to verify signature: signature not found"
+            raise ExpressionFailed(_ABSENT, reason)
         signer = ""
-        if asked.keyless is not None:
+        if manifest_query.keyless is not None:
             until = self._until(deadline_ns)
-            signer = self._signer(asked, asked.keyless, message, signatures, until)
-        else:
-            asked = self._with_key(asked, self._until(deadline_ns))
-            _check_signed(asked, message, signatures, self._now())
-        if found and asked.dry_run and self._dry_runs is not None:
-            # SAFETY: only a signed manifest is sent to the API server.
-            create = self._creating(self._dry_runs, asked, deadline_ns)
-            # Many attestors can name the same key.
-            again = (asked.dry_runs or Once()).get(
-                lambda: simulated(candidates, asked.document, ignored, create)
+            signer = self._signer(
+                manifest_query, manifest_query.keyless, message, signatures, until
             )
-            found = found if again is None else again
-        diff = shown(found) if found else ""
-        return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
+        else:
+            manifest_query = self._with_key(manifest_query, self._until(deadline_ns))
+            _check_signed(manifest_query, message, signatures, self._now())
+        if changes and manifest_query.dry_run and self._dry_runs is not None:
+            # SAFETY: only a signed manifest is sent to the API server.
+            create = self._creating(self._dry_runs, manifest_query, deadline_ns)
+            # Many attestors can name the same key.
+            again = (manifest_query.dry_runs or Once()).get(
+                lambda: simulated(candidates, manifest_query.document, ignored, create)
+            )
+            changes = changes if again is None else again
+        diff = shown(changes) if changes else ""
+        return ManifestAnswer(is_verified=not changes, signer=signer, diff=diff)
 
     def with_dry_runs(self, dry_runs: DryRunCreate) -> "ManifestVerifier":
         """Return a verifier that also compares with dry runs of the manifests."""
@@ -128,8 +134,13 @@ class ManifestVerifier:
     def _creating(
         self, create: DryRunCreate, manifest_query: ManifestQuery, deadline_ns: int
     ) -> Callable[[dict[str, Json]], dict[str, Json] | None]:
-        place, is_tenants = manifest_query.dry_run, manifest_query.tenant is not None
-        return lambda one: create(one, place, self._until(deadline_ns), is_tenants)
+        namespace, is_tenants = (
+            manifest_query.dry_run,
+            manifest_query.tenant is not None,
+        )
+        return lambda candidate: create(
+            candidate, namespace, self._until(deadline_ns), is_tenants
+        )
 
     def _with_key(self, manifest_query: ManifestQuery, until: int) -> ManifestQuery:
         if manifest_query.certificate or manifest_query.chain:
@@ -156,11 +167,13 @@ class ManifestVerifier:
 
         annotations = _annotations(manifest_query.document)
         reasons = []
-        for position, text in enumerate(signatures):
+        for position, encoded in enumerate(signatures):
             try:
-                given = _keyless(annotations, manifest_query.domain, position, text)
+                signature = _keyless(
+                    annotations, manifest_query.domain, position, encoded
+                )
                 return verified_signer(
-                    given, message, keyless_attestor, self._trust, until
+                    signature, message, keyless_attestor, self._trust, until
                 )
             except Unproved:
                 # KYVERNO: upstream then tries a key and reports that none is given.
@@ -173,17 +186,17 @@ class ManifestVerifier:
 
 def _annotations(document: Mapping[str, Json]) -> dict[str, str]:
     metadata = document.get("metadata")
-    given = metadata.get("annotations") if type(metadata) is dict else None
-    pairs = given.items() if type(given) is dict else ()
+    annotations = metadata.get("annotations") if type(metadata) is dict else None
+    pairs = annotations.items() if type(annotations) is dict else ()
     return {key: value for key, value in pairs if type(value) is str}
 
 
 def _opened(
-    text: str, document: Mapping[str, Json]
+    encoded: str, document: Mapping[str, Json]
 ) -> tuple[bytes, list[dict[str, Json]]]:
     """Return the signed message and the objects in it that may be this object."""
     try:
-        message = decoded(text, "message in the annotation")
+        message = decoded(encoded, "message in the annotation")
         objects = signed_objects(message)
     except ExpressionFailed as error:
         raise failed(f"{_NOWHERE}: {error.message}") from error
@@ -199,21 +212,28 @@ def _candidates(
 ) -> list[dict[str, Json]]:
     """Return the object with this name, or the most similar objects of its kind."""
     kind = document.get("kind")
-    same = [one for one in objects if one.get("kind") == kind]
-    named = [one for one in same if _name(one) == _name(document)]
+    same = [candidate for candidate in objects if candidate.get("kind") == kind]
+    named = [candidate for candidate in same if _name(candidate) == _name(document)]
     if named:
-        place = _namespace(document)
-        exact = [one for one in named if _namespace(one) == place]
+        namespace = _namespace(document)
+        exact = [candidate for candidate in named if _namespace(candidate) == namespace]
         return [named[0] if len(named) == 1 or not exact else exact[0]]
     if not same:
         return []
-    given = Flat(dict(document))
-    if len(same) * len(given.values) > MANIFEST_COMPARED_MAX:
+    flat = Flat(dict(document))
+    if len(same) * len(flat.values) > MANIFEST_COMPARED_MAX:
         message = f"more than {MANIFEST_COMPARED_MAX} fields in {len(same)} manifests"
         raise ExpressionFailed("manifest.fields", message)
-    counts = [len(differences(one, given, (), 2 * MANIFEST_FIELDS_MAX)) for one in same]
+    counts = [
+        len(differences(candidate, flat, (), 2 * MANIFEST_FIELDS_MAX))
+        for candidate in same
+    ]
     least = min(counts)
-    chosen = [one for one, count in zip(same, counts, strict=True) if count == least]
+    chosen = [
+        candidate
+        for candidate, count in zip(same, counts, strict=True)
+        if count == least
+    ]
     return chosen[:MANIFEST_CANDIDATES_MAX]
 
 
@@ -236,12 +256,12 @@ def _least(
 ) -> list[Difference]:
     """Return no differences if a candidate matches, else the first candidate's."""
     first: list[Difference] = []
-    given = Flat(dict(document))
+    flat = Flat(dict(document))
     for candidate in candidates:
-        found = differences(candidate, given, ignored)
-        if not found:
+        changes = differences(candidate, flat, ignored)
+        if not changes:
             return []
-        first = first or found
+        first = first or changes
     return first
 
 
@@ -249,10 +269,10 @@ def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
     signatures = []
     for index in range(len(annotations)):
         suffix = f"_{index}" if index else ""
-        text = annotations.get(f"{domain}/signature{suffix}")
-        if text is None:
+        signature = annotations.get(f"{domain}/signature{suffix}")
+        if signature is None:
             break
-        signatures.append(text)
+        signatures.append(signature)
     return signatures
 
 
@@ -266,13 +286,17 @@ def _check_signed(
     check, label = _check(manifest_query, now)
     annotations = _annotations(manifest_query.document)
     reasons = []
-    for position, text in enumerate(signatures):
-        signature = _signature(text)
+    for position, encoded in enumerate(signatures):
+        signature = _signature(encoded)
         if check is not None:
             reason = check(signature, message)
         elif manifest_query.chain:
-            given = _part(annotations, manifest_query.domain, position, "certificate")
-            reason = _unvouched(manifest_query.chain, given, signature, message, now)
+            certificate = _part(
+                annotations, manifest_query.domain, position, "certificate"
+            )
+            reason = _unvouched(
+                manifest_query.chain, certificate, signature, message, now
+            )
         else:
             reason = _NO_KEY
         if not reason:
@@ -290,20 +314,20 @@ def _refused(reasons: Sequence[str]) -> ExpressionFailed:
 
 
 def _keyless(
-    annotations: Mapping[str, str], domain: str, position: int, text: str
+    annotations: Mapping[str, str], domain: str, position: int, encoded: str
 ) -> "Signature":
     from kyverno_mp.images.manifests.keyless import Signature
 
     certificate = _part(annotations, domain, position, "certificate")
     bundle = _part(annotations, domain, position, "bundle")
-    return Signature(text, _signature(text), certificate, bundle)
+    return Signature(encoded, _signature(encoded), certificate, bundle)
 
 
 def _part(annotations: Mapping[str, str], domain: str, position: int, name: str) -> str:
     """Return what an annotation beside a signature contains, "" without it."""
     suffix = f"_{position}" if position else ""
-    given = annotations.get(f"{domain}/{name}{suffix}", "")
-    return decoded(given, name).decode(errors="replace")
+    encoded = annotations.get(f"{domain}/{name}{suffix}", "")
+    return decoded(encoded, name).decode(errors="replace")
 
 
 def _unvouched(
@@ -354,8 +378,8 @@ def _check(manifest_query: ManifestQuery, now: datetime) -> tuple[Check | None, 
         raise failed(f"{_UNJUDGED}: {error.message}") from error
 
 
-def _signature(text: str) -> bytes:
+def _signature(encoded: str) -> bytes:
     try:
-        return decoded(text, "signature")
+        return decoded(encoded, "signature")
     except ExpressionFailed:
         return b""

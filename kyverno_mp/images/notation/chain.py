@@ -59,8 +59,8 @@ def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
             # A warning about an unusual certificate would reach no user.
             warnings.simplefilter("ignore")
             chain = [x509.load_der_x509_certificate(der) for der in ders]
-            for one in chain:
-                check_readable(one)
+            for certificate in chain:
+                check_readable(certificate)
     except (
         x509.InvalidVersion,
         UnsupportedAlgorithm,
@@ -75,9 +75,9 @@ def distinguished_name(name: x509.Name) -> str:
     """Return a name in quotes in Go's notation: CN first, C last."""
     parts = []
     for oid, label in reversed(_NAMES.items()):
-        found = [str(one.value) for one in name if one.oid == oid]
-        if found:
-            parts.append("+".join(f"{label}={_escaped(one)}" for one in found))
+        values = [str(attribute.value) for attribute in name if attribute.oid == oid]
+        if values:
+            parts.append("+".join(f"{label}={_escaped(value)}" for value in values))
     return json.dumps(",".join(parts), ensure_ascii=False)
 
 
@@ -104,29 +104,29 @@ def check_chain(chain: Sequence[x509.Certificate]) -> str:
     if len(chain) == 1:
         return _alone(chain[0])
     last = len(chain) - 1
-    for index, one in enumerate(chain):
-        name = distinguished_name(one.subject)
-        own = _issued(one, one)
+    for index, certificate in enumerate(chain):
+        name = distinguished_name(certificate.subject)
+        self_reason = _issued(certificate, certificate)
         if index == last:
-            if own:
+            if self_reason:
                 return (
                     f"root certificate with subject {name} is invalid or not"
                     " self-signed. Certificate chain must end with a valid self-signed"
-                    f" root certificate. Error: {own}"
+                    f" root certificate. Error: {self_reason}"
                 )
-        elif not own:
+        elif not self_reason:
             kind = "intermediate" if index else "leaf"
             return (
                 f"{kind} certificate with subject {name} is self-signed. Certificate"
                 f" chain must not contain self-signed {kind} certificate"
             )
-        elif reason := _issued(one, chain[index + 1]):
+        elif reason := _issued(certificate, chain[index + 1]):
             issuer = distinguished_name(chain[index + 1].subject)
             return (
                 f"invalid certificates or certificate with subject {name} is not"
                 f" issued by {issuer}. Error: {reason}"
             )
-        reason = _authority(one, index - 1) if index else _leaf(one)
+        reason = _authority(certificate, index - 1) if index else _leaf(certificate)
         if reason:
             return reason
     return ""
@@ -138,8 +138,10 @@ def names_revocation(certificate: x509.Certificate) -> bool:
     if ExtensionOID.CRL_DISTRIBUTION_POINTS in kinds:
         return True
     access = _extension(certificate, x509.AuthorityInformationAccess)
-    wanted = AuthorityInformationAccessOID.OCSP
-    return access is not None and any(one.access_method == wanted for one in access)
+    ocsp = AuthorityInformationAccessOID.OCSP
+    return access is not None and any(
+        description.access_method == ocsp for description in access
+    )
 
 
 def _alone(certificate: x509.Certificate) -> str:
@@ -235,8 +237,8 @@ def _usage_present(certificate: x509.Certificate, name: str) -> str:
         if extension.oid == ExtensionOID.KEY_USAGE:
             if extension.critical:
                 return ""
-            text = "key usage extension must be marked critical"
-            return f"certificate with subject {name}: {text}"
+            problem = "key usage extension must be marked critical"
+            return f"certificate with subject {name}: {problem}"
     return f"certificate with subject {name}: key usage extension must be present"
 
 
@@ -246,7 +248,7 @@ def _leaf_usage(certificate: x509.Certificate, name: str) -> str:
     if usage is None or not usage.digital_signature:
         return f'{prefix} have the bit positions for "Digital Signature" set'
     agrees = usage.key_agreement
-    given = (
+    flags = (
         (usage.key_encipherment, "KeyEncipherment"),
         (usage.data_encipherment, "DataEncipherment"),
         (agrees, "KeyAgreement"),
@@ -255,7 +257,7 @@ def _leaf_usage(certificate: x509.Certificate, name: str) -> str:
         (agrees and usage.encipher_only, "EncipherOnly"),
         (agrees and usage.decipher_only, "DecipherOnly"),
     )
-    wrong = ", ".join(f'"{label}"' for is_set, label in given if is_set)
+    wrong = ", ".join(f'"{label}"' for is_set, label in flags if is_set)
     return f'{prefix} be "Digital Signature" only, but found {wrong}' if wrong else ""
 
 
@@ -266,12 +268,14 @@ def _extension(certificate: x509.Certificate, kind: type[_E]) -> _E | None:
         return None
 
 
-def _escaped(text: str) -> str:
+def _escaped(value: str) -> str:
     """Escape a value by the rules of RFC 2253."""
-    last = len(text) - 1
+    last = len(value) - 1
     return "".join(
-        f"\\{one}"
-        if one in _ESCAPED or (at == 0 and one in " #") or (at == last and one == " ")
-        else one
-        for at, one in enumerate(text)
+        f"\\{character}"
+        if character in _ESCAPED
+        or (at == 0 and character in " #")
+        or (at == last and character == " ")
+        else character
+        for at, character in enumerate(value)
     )

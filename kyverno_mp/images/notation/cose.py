@@ -67,7 +67,7 @@ def opened(blob: bytes) -> Signed:
         raise _unparsed("cbor: invalid COSE_Sign1_Tagged object")
     protected, header, payload, signature = parts
     if (
-        any(type(one) is not bytes for one in (protected, payload, signature))
+        any(type(part) is not bytes for part in (protected, payload, signature))
         or type(header) is not dict
     ):
         raise _unparsed("cbor: invalid COSE_Sign1_Tagged object")
@@ -84,10 +84,10 @@ def opened(blob: bytes) -> Signed:
     data = cbor2.dumps(["Signature1", protected, b"", payload])
     if not signature or not is_signed(algorithm, chain[0], signature, data):
         raise Refused("signature is invalid. Error: verification error")
-    given = header.get(TIMESTAMP)
-    stamp = given if type(given) is bytes else b""
-    found = _signed(headers, payload, algorithm, chain)
-    return replace(found, signature=signature, timestamp=stamp)
+    raw_stamp = header.get(TIMESTAMP)
+    stamp = raw_stamp if type(raw_stamp) is bytes else b""
+    signed = _signed(headers, payload, algorithm, chain)
+    return replace(signed, signature=signature, timestamp=stamp)
 
 
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
@@ -138,7 +138,7 @@ def _chain(listed: object) -> list[Certificate]:
         raise Refused("certificate chain is not present")
     if len(listed) > IMAGE_NOTARY_CERTIFICATES_MAX:
         raise Refused(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
-    if any(type(one) is not bytes for one in listed):
+    if any(type(der) is not bytes for der in listed):
         raise Refused("certificate chain is not present")
     try:
         return load_chain(listed)
@@ -184,18 +184,18 @@ def _critical(headers: Mapping[Any, Any], scheme: str) -> dict[str, object]:
     listed = headers.get(_CRITICAL)
     if type(listed) is not list or not listed:
         raise Refused("invalid crit header")
-    if any(type(one) not in (str, int) or one not in headers for one in listed):
+    if any(type(name) not in (str, int) or name not in headers for name in listed):
         raise Refused("a header is marked critical but not present")
-    wanted = {SCHEME}
+    required = {SCHEME}
     if scheme == AUTHORITY:
-        wanted.add(AUTHENTIC_TIME)
+        required.add(AUTHENTIC_TIME)
     if EXPIRY in headers:
-        wanted.add(EXPIRY)
-    wanted.difference_update(listed)
-    if wanted:
-        shown = " ".join(sorted(wanted))
-        raise Refused(f"these required headers are not marked as critical: [{shown}]")
-    return {str(one): headers[one] for one in listed if one not in _SYSTEM}
+        required.add(EXPIRY)
+    required.difference_update(listed)
+    if required:
+        missing = " ".join(sorted(required))
+        raise Refused(f"these required headers are not marked as critical: [{missing}]")
+    return {str(name): headers[name] for name in listed if name not in _SYSTEM}
 
 
 def _time(headers: Mapping[Any, Any], label: str, name: str) -> datetime:

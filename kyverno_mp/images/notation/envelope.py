@@ -57,7 +57,7 @@ def check_envelope(
     at = _stamped(signed, stamping) if stamping else now
     _check_times(signed, at)
     _check_target(signed.payload, target)
-    ends = [one.not_valid_after_utc for one in signed.chain]
+    ends = [certificate.not_valid_after_utc for certificate in signed.chain]
     return min(ends if signed.expiry is None else [*ends, signed.expiry])
 
 
@@ -66,10 +66,10 @@ def _opened(media_type: str, blob: bytes) -> Signed:
         return jws.opened(blob)
     if media_type == cose.MEDIA_TYPE:
         return cose.opened(blob)
-    shown = json_string(media_type, escape_html=False)
+    printed = json_string(media_type, escape_html=False)
     raise Refused(
         "unable to parse the digital signature, error : signature envelope format with"
-        f" media type {shown} is not supported"
+        f" media type {printed} is not supported"
     )
 
 
@@ -84,18 +84,18 @@ def _check_integrity(signed: Signed) -> None:
     if reason:
         raise Refused(f"certificate-chain is invalid, {reason}")
     try:
-        wanted = algorithm_of(signed.chain[0])
+        algorithm = algorithm_of(signed.chain[0])
     except ValueError as error:
         raise Refused(str(error)) from error
-    if wanted != signed.algorithm:
+    if algorithm != signed.algorithm:
         raise Refused(
             "mismatch between signature algorithm derived from signing certificate"
-            f" ({NUMBERS[wanted]}) and signing algorithm specified"
+            f" ({NUMBERS[algorithm]}) and signing algorithm specified"
             f" ({NUMBERS[signed.algorithm]}s)"
         )
     if signed.content_type != _PAYLOAD:
-        shown = json_string(signed.content_type, escape_html=False)
-        raise Refused(f"payload content type {shown} not supported")
+        printed = json_string(signed.content_type, escape_html=False)
+        raise Refused(f"payload content type {printed} not supported")
     if _PLUGIN in signed.critical:
         raise Refused("plugin unsupported due to nil verifier.pluginManager")
 
@@ -104,7 +104,7 @@ def _check_authenticity(signed: Signed, trusted: Sequence[x509.Certificate]) -> 
     if signed.scheme != X509 or not trusted:
         # A policy cannot name certificates of signing authorities.
         raise Refused("no trusted certificates are found to verify authenticity")
-    if not any(one in trusted for one in signed.chain):
+    if not any(certificate in trusted for certificate in signed.chain):
         raise Refused(
             "the signature's certificate chain does not contain any trusted certificate"
         )
@@ -112,8 +112,8 @@ def _check_authenticity(signed: Signed, trusted: Sequence[x509.Certificate]) -> 
 
 def _check_expiry(signed: Signed, now: datetime) -> None:
     if signed.expiry is not None and now >= signed.expiry:
-        shown = signed.expiry.strftime(_RFC1123)
-        raise Refused(f'digital signature has expired on "{shown}"')
+        expiry = signed.expiry.strftime(_RFC1123)
+        raise Refused(f'digital signature has expired on "{expiry}"')
 
 
 def _stamped(signed: Signed, stamping: Sequence[x509.Certificate]) -> datetime:
@@ -129,24 +129,24 @@ def _stamped(signed: Signed, stamping: Sequence[x509.Certificate]) -> datetime:
 
 
 def _check_times(signed: Signed, now: datetime) -> None:
-    for one in signed.chain:
-        name = distinguished_name(one.subject)
-        if now < one.not_valid_before_utc:
-            shown = one.not_valid_before_utc.strftime(_RFC1123)
+    for certificate in signed.chain:
+        name = distinguished_name(certificate.subject)
+        if now < certificate.not_valid_before_utc:
+            moment = certificate.not_valid_before_utc.strftime(_RFC1123)
             raise Refused(
                 f"verification time is before certificate {name} validity period, it"
-                f' will be valid from "{shown}"'
+                f' will be valid from "{moment}"'
             )
-        if now > one.not_valid_after_utc:
-            shown = one.not_valid_after_utc.strftime(_RFC1123)
+        if now > certificate.not_valid_after_utc:
+            moment = certificate.not_valid_after_utc.strftime(_RFC1123)
             raise Refused(
                 f"verification time is after certificate {name} validity period, it"
-                f' was expired at "{shown}"'
+                f' was expired at "{moment}"'
             )
-    for one in signed.chain[:-1]:
-        if names_revocation(one):
+    for certificate in signed.chain[:-1]:
+        if names_revocation(certificate):
             # SAFETY: revocation is not checked here, so its state is unknown.
-            name = distinguished_name(one.subject)
+            name = distinguished_name(certificate.subject)
             raise Refused(
                 f"signing certificate with subject {name} revocation status is unknown"
             )
@@ -157,8 +157,8 @@ def _check_target(payload: bytes, target: Target) -> None:
         content = decode_json(payload.decode())
     except (JsonInvalid, UnicodeDecodeError) as error:
         raise Refused(str(error)) from error
-    found = content.get("targetArtifact") if type(content) is dict else None
-    given = found if type(found) is dict else {}
-    has = (given.get("mediaType"), given.get("digest"), given.get("size"))
+    artifact = content.get("targetArtifact") if type(content) is dict else None
+    fields = artifact if type(artifact) is dict else {}
+    has = (fields.get("mediaType"), fields.get("digest"), fields.get("size"))
     if has != (target.media_type, target.digest, float(target.size)):
         raise Refused("content descriptor mismatch")

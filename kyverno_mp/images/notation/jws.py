@@ -65,8 +65,8 @@ def opened(blob: bytes) -> Signed:
             f"signature is invalid. Error: crypto/{library}: verification error"
         )
     stamp = base64_bytes(fields.get(TIMESTAMP)) or b""
-    found = _signed(headers, payload, algorithm, chain)
-    return replace(found, signature=signature, timestamp=stamp)
+    signed = _signed(headers, payload, algorithm, chain)
+    return replace(signed, signature=signature, timestamp=stamp)
 
 
 def _envelope(blob: bytes) -> dict[str, Json]:
@@ -86,10 +86,10 @@ def _chain(listed: Json) -> list[Certificate]:
     if len(listed) > IMAGE_NOTARY_CERTIFICATES_MAX:
         raise Refused(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
     try:
-        ders = [base64.b64decode(one, validate=True) for one in listed]
+        ders = [base64.b64decode(encoded, validate=True) for encoded in listed]
         if any(
-            base64.b64encode(der).decode() != one
-            for der, one in zip(ders, listed, strict=True)
+            base64.b64encode(der).decode() != encoded
+            for der, encoded in zip(ders, listed, strict=True)
         ):
             raise Refused("malformed leaf certificate")
         return load_chain(ders)
@@ -102,13 +102,15 @@ def _text(envelope: Mapping[str, Json], name: str) -> str:
     return value if type(value) is str else ""
 
 
-def _base64url(text: str) -> bytes:
+def _base64url(encoded: str) -> bytes:
     """Decode base64url; only the canonical encoding is accepted."""
     try:
-        data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+        data = base64.b64decode(
+            encoded + "=" * (-len(encoded) % 4), b"-_", validate=True
+        )
     except (binascii.Error, ValueError) as error:
         raise Refused("signature is invalid. Error: illegal base64 data") from error
-    if base64.urlsafe_b64encode(data).rstrip(b"=") != text.encode():
+    if base64.urlsafe_b64encode(data).rstrip(b"=") != encoded.encode():
         raise Refused("signature is invalid. Error: illegal base64 data")
     return data
 
@@ -144,8 +146,8 @@ def _signed(
                 f'"{AUTHENTIC_TIME}" header must be present for {X509} signing scheme'
             )
     else:
-        shown = "" if scheme is None else scheme
-        raise Refused(f"unsupported SigningScheme: `{shown}`")
+        name = "" if scheme is None else scheme
+        raise Refused(f"unsupported SigningScheme: `{name}`")
     critical = _critical(headers, times, scheme)
     return Signed(
         payload=payload,
@@ -176,36 +178,36 @@ def _critical(
     listed = headers.get("crit")
     if type(listed) is not list or not listed:
         raise Refused('missing "crit" header')
-    wanted = {SCHEME}
+    required = {SCHEME}
     if times[EXPIRY] is not None:
-        wanted.add(EXPIRY)
+        required.add(EXPIRY)
     if scheme == AUTHORITY:
-        wanted.add(AUTHENTIC_TIME)
+        required.add(AUTHENTIC_TIME)
     extended: dict[str, object] = {}
     for name in listed:
-        if type(name) is str and name in wanted:
-            wanted.discard(name)
+        if type(name) is str and name in required:
+            required.discard(name)
         elif type(name) is not str or name in _DEFINED or name not in headers:
             raise Refused(f'"{name}" header is marked critical but not present')
         else:
             extended[name] = headers[name]
-    if wanted:
-        shown = " ".join(sorted(wanted))
-        raise Refused(f"these required headers are not marked as critical: [{shown}]")
+    if required:
+        missing = " ".join(sorted(required))
+        raise Refused(f"these required headers are not marked as critical: [{missing}]")
     return extended
 
 
 def _time(value: Json) -> datetime | None:
     if value is None:
         return None
-    found = _TIME.fullmatch(value) if type(value) is str else None
-    if found is None:
+    match = _TIME.fullmatch(value) if type(value) is str else None
+    if match is None:
         raise Refused(
             f"jws envelope protected header can't be decoded: {value} is not a time"
         )
     try:
-        zone = "+00:00" if found[3] == "Z" else found[3]
-        moment = datetime.fromisoformat(found[1] + (found[2] or "")[:7] + zone)
+        zone = "+00:00" if match[3] == "Z" else match[3]
+        moment = datetime.fromisoformat(match[1] + (match[2] or "")[:7] + zone)
     except ValueError as error:
         raise Refused(
             f"jws envelope protected header can't be decoded: {error}"

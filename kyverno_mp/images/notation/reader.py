@@ -31,14 +31,14 @@ _END: Final = "-----END CERTIFICATE-----"
 
 def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
     """Return the trusted certificates of an attestor. Raises: ExpressionFailed."""
-    text = "\n".join(filter(None, (certificate, chain)))
-    if not text:
+    pem = "\n".join(filter(None, (certificate, chain)))
+    if not pem:
         # SAFETY: upstream crashes here. Without certificates, no signer is trusted.
         raise failed("type Notary needs certificates")
-    if text.rpartition(_END)[2].strip():
+    if pem.rpartition(_END)[2].strip():
         raise failed("failed to parse certificates: error during PEM decoding")
     try:
-        return load_certificates(text)
+        return load_certificates(pem)
     except ValueError as error:
         raise failed(f"failed to parse certificates: {error}") from error
 
@@ -63,31 +63,31 @@ class NotaryReader:
         name = f"{reference.place}@{image.digest}"
         target = Target(image.media_type, image.digest, len(image.body))
         reasons: list[str] = []
-        found = [
-            str(one.get("digest"))
-            for one in self.artifacts.referring(
+        digests = [
+            str(entry.get("digest"))
+            for entry in self.artifacts.referring(
                 reference, image.digest, self.deadline_ns
             )
-            if one.get("artifactType") == _SIGNATURE_TYPE
+            if entry.get("artifactType") == _SIGNATURE_TYPE
         ]
-        for digest in found[:IMAGE_NOTARY_SIGNATURES_MAX]:
+        for digest in digests[:IMAGE_NOTARY_SIGNATURES_MAX]:
             media_type, blob = self._envelope(reference, digest, name)
             try:
                 end = check_envelope(
                     media_type, blob, self.trusted, target, self.now, self.stamping
                 )
             except Refused as error:
-                text = f"failed to verify signature with digest {digest}, {error}"
-                reasons.append(text)
+                reason = f"failed to verify signature with digest {digest}, {error}"
+                reasons.append(reason)
             else:
                 self.hold(end)
                 return
-        if not found:
+        if not digests:
             raise failed(
                 f"no signature is associated with {_quoted(name)}, make sure the"
                 " artifact was signed successfully"
             )
-        if len(found) >= IMAGE_NOTARY_SIGNATURES_MAX:
+        if len(digests) >= IMAGE_NOTARY_SIGNATURES_MAX:
             # KYVERNO: exactly ten signatures also exceed the limit
             # (docs/behaviour/images 4).
             raise failed(
@@ -102,13 +102,13 @@ class NotaryReader:
     ) -> tuple[str, bytes]:
         """Return media type and bytes of the first layer of a signature manifest."""
         try:
-            found = self.artifacts.document(reference, digest, self.deadline_ns)
-            layers = json_object(found.body, digest).get("layers")
+            manifest = self.artifacts.document(reference, digest, self.deadline_ns)
+            layers = json_object(manifest.body, digest).get("layers")
             layer = layers[0] if type(layers) is list and layers else None
             if type(layer) is not dict:
                 raise failed("the signature manifest has no layer")
-            given = str(layer.get("digest"))
-            blob = self.artifacts.blob(reference, given, self.deadline_ns)
+            layer_digest = str(layer.get("digest"))
+            blob = self.artifacts.blob(reference, layer_digest, self.deadline_ns)
         except DeadlinePassed:
             raise
         except (ExpressionFailed, DependencyError) as error:
@@ -120,7 +120,11 @@ class NotaryReader:
         return str(layer.get("mediaType")), blob
 
     def statement(
-        self, reference: Reference, image: Descriptor, wanted: str, asked: str
+        self,
+        reference: Reference,
+        image: Descriptor,
+        artifact_type: str,
+        image_name: str,
     ) -> dict[str, Json]:
         """Return the first attestation of a type, which must be signed.
 
@@ -129,21 +133,22 @@ class NotaryReader:
         Raises: ExpressionFailed, DependencyError.
         """
         listed = self.artifacts.referring(reference, image.digest, self.deadline_ns)
-        for one in listed:
-            if one.get("artifactType") == wanted:
-                digest = str(one.get("digest"))
-                return self._attested(reference, image, wanted, digest)
+        for entry in listed:
+            if entry.get("artifactType") == artifact_type:
+                digest = str(entry.get("digest"))
+                return self._attested(reference, image, artifact_type, digest)
         raise failed(
-            f"no matching attestations found for image {asked} with type {wanted}"
+            f"no matching attestations found for image {image_name} with type"
+            f" {artifact_type}"
         )
 
     def _attested(
-        self, reference: Reference, image: Descriptor, wanted: str, digest: str
+        self, reference: Reference, image: Descriptor, artifact_type: str, digest: str
     ) -> dict[str, Json]:
         referrer = self.artifacts.document(reference, digest, self.deadline_ns)
         self.verify(reference, referrer)
         manifest = json_object(referrer.body, digest)
-        check_about(manifest, image.digest, wanted)
+        check_about(manifest, image.digest, artifact_type)
         layers = manifest.get("layers")
         if type(layers) is not list or not layers:
             raise failed(f"no predicate found: {digest}")
@@ -158,15 +163,15 @@ class NotaryReader:
             )
         blob = self.artifacts.blob(reference, name, self.deadline_ns)
         predicate = json_object(blob, f"predicate {name}")
-        shown = dict(manifest)
-        if shown.get("type") is None:
-            shown["type"] = wanted
-        if shown.get("predicate") is None:
-            shown["predicate"] = predicate
-        return shown
+        statement = dict(manifest)
+        if statement.get("type") is None:
+            statement["type"] = artifact_type
+        if statement.get("predicate") is None:
+            statement["predicate"] = predicate
+        return statement
 
 
-def check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
+def check_about(manifest: Mapping[str, Json], digest: str, artifact_type: str) -> None:
     """Require that the signed manifest has this subject and this type.
 
     SAFETY: the list of referrers is not signed. Upstream therefore accepts an
@@ -179,9 +184,9 @@ def check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
     kind = manifest.get("artifactType") or (
         config.get("mediaType") if type(config) is dict else None
     )
-    if kind != wanted:
-        raise failed(f"the attestation is not of type {wanted}")
+    if kind != artifact_type:
+        raise failed(f"the attestation is not of type {artifact_type}")
 
 
-def _quoted(text: str) -> str:
-    return json_string(text, escape_html=False)
+def _quoted(value: str) -> str:
+    return json_string(value, escape_html=False)

@@ -45,33 +45,39 @@ class CachedPolicyReview:
         self.at_once = review.at_once
 
     def verify(
-        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+        self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:
         """Require that the attestor has signed the image. Raises: as PolicyImages."""
 
         def verified(attestor: AttestorQuery) -> Json:
-            self._review.verify(asked, attestor, deadline_ns)
+            self._review.verify(image_query, attestor, deadline_ns)
             return True
 
-        self._once(("signature",), asked, attestor, deadline_ns, verified)
+        self._once(("signature",), image_query, attestor, deadline_ns, verified)
 
     def statements(
-        self, asked: ImageQuery, attestor: CosignQuery, kind: str, deadline_ns: int
+        self,
+        image_query: ImageQuery,
+        attestor: CosignQuery,
+        kind: str,
+        deadline_ns: int,
     ) -> Sequence[tuple[str, Json]]:
         """Return the attestor's statements. Raises: as PolicyImages."""
 
         def verified(attestor: AttestorQuery) -> Json:
             assert isinstance(attestor, CosignQuery)
-            found = self._review.statements(asked, attestor, kind, deadline_ns)
-            return [list(one) for one in found]
+            statements = self._review.statements(
+                image_query, attestor, kind, deadline_ns
+            )
+            return [list(statement) for statement in statements]
 
-        what = ("statements", kind)
-        found = self._once(what, asked, attestor, deadline_ns, verified)
-        return [(one[0], one[1]) for one in found]
+        task = ("statements", kind)
+        statements = self._once(task, image_query, attestor, deadline_ns, verified)
+        return [(statement[0], statement[1]) for statement in statements]
 
     def referrer(
         self,
-        asked: ImageQuery,
+        image_query: ImageQuery,
         attestor: NotaryQuery,
         artifact_type: str,
         deadline_ns: int,
@@ -80,29 +86,39 @@ class CachedPolicyReview:
 
         def verified(attestor: AttestorQuery) -> Json:
             assert isinstance(attestor, NotaryQuery)
-            return self._review.referrer(asked, attestor, artifact_type, deadline_ns)
+            return self._review.referrer(
+                image_query, attestor, artifact_type, deadline_ns
+            )
 
-        what = ("referrer", artifact_type)
-        return str(self._once(what, asked, attestor, deadline_ns, verified))
+        task = ("referrer", artifact_type)
+        return str(self._once(task, image_query, attestor, deadline_ns, verified))
 
     def _once(
         self,
-        what: tuple[str, ...],
+        task: tuple[str, ...],
         image_query: ImageQuery,
         attestor: AttestorQuery,
         deadline_ns: int,
         verified: Callable[[AttestorQuery], Json],
     ) -> Json:
         # The image is read first, because verification needs its digest.
-        place, digest = self._review.place(image_query, deadline_ns)
+        repository, digest = self._review.place(image_query, deadline_ns)
         # SAFETY: a result is bound to the key, not to the name of a Secret.
         attestor = self._review.with_key(image_query, attestor, deadline_ns)
-        found = timed(lambda: verified(attestor), self._on_verified)
+        measured = timed(lambda: verified(attestor), self._on_verified)
         if self._cache is None:
-            return found()
+            return measured()
         form = type(attestor).__name__
-        bound = ["policies", _VERSION, what, place, digest, image_query.access, form]
+        bound = [
+            "policies",
+            _VERSION,
+            task,
+            repository,
+            digest,
+            image_query.access,
+            form,
+        ]
         key = hashlib.sha256(
             msgspec.json.encode([*bound, attestor], order="deterministic")
         ).digest()
-        return self._cache.once(key, deadline_ns, found, self._review.valid_s)
+        return self._cache.once(key, deadline_ns, measured, self._review.valid_s)

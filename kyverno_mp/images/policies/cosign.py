@@ -70,20 +70,26 @@ def terms_of_policy(
     log = cosign_query.log
     if log is not None and not log.url:
         raise failed("getting Rekor public keys:  rekor URL must be provided")
-    given = log or _NO_LOG
+    effective_log = log or _NO_LOG
     terms = Terms(
         now=now,
-        log=_rekor(given, trust, deadline_ns),
-        authority=authority_of(given.tsa_chain) if given.tsa_chain else None,
+        log=_rekor(effective_log, trust, deadline_ns),
+        authority=authority_of(effective_log.tsa_chain)
+        if effective_log.tsa_chain
+        else None,
         # KYVERNO: without a log, a signature must include its log entry.
         search=None if log is None else search,
     )
     if cosign_query.identities is not None:
         terms = _keyless(cosign_query, trust, terms, deadline_ns)
     else:
-        scts = None if given.ignores_scts else _ctlog(given, trust, deadline_ns)
+        scts = (
+            None
+            if effective_log.ignores_scts
+            else _ctlog(effective_log, trust, deadline_ns)
+        )
         terms = _keyed(cosign_query, replace(terms, scts=scts))
-    return replace(terms, log=None) if given.is_ignored else terms
+    return replace(terms, log=None) if effective_log.is_ignored else terms
 
 
 def _rekor(log_terms: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
@@ -166,26 +172,32 @@ def _certified(cosign_query: CosignQuery, terms: Terms) -> StaticKey:
     prefix = "failed to load validate certificate chain"
     certificate = policy_certificate(cosign_query.certificate)
     try:
-        given = all_certificates(cosign_query.chain, _CHAIN_MAX)
+        certificates = all_certificates(cosign_query.chain, _CHAIN_MAX)
         begin = certificate.not_valid_before_utc
-        found = verified_chain(certificate, given[-1:], given[:-1], begin)
+        verified = verified_chain(
+            certificate, certificates[-1:], certificates[:-1], begin
+        )
         if terms.scts is not None:
-            check_scts(certificate, found[1] if found[1:] else None, terms.scts)
+            check_scts(certificate, verified[1] if verified[1:] else None, terms.scts)
     except Unproved as error:
         raise failed(f"{prefix}: {error}") from None
     return key
 
 
-def identified(found: Sequence[Verified], cosign_query: CosignQuery) -> list[Verified]:
+def identified(
+    verified: Sequence[Verified], cosign_query: CosignQuery
+) -> list[Verified]:
     """Return the signatures by an identity, at least one. Raises: ExpressionFailed."""
-    wanted = cosign_query.identities
-    if wanted is None:
-        return list(found)
+    identities = cosign_query.identities
+    if identities is None:
+        return list(verified)
     chosen = []
-    for one in found:
+    for signature in verified:
         try:
-            if one.certificate is not None and has_identity(one.certificate, wanted):
-                chosen.append(one)
+            if signature.certificate is not None and has_identity(
+                signature.certificate, identities
+            ):
+                chosen.append(signature)
         except Unproved as error:
             raise failed(str(error)) from None
     if not chosen:
@@ -196,18 +208,24 @@ def identified(found: Sequence[Verified], cosign_query: CosignQuery) -> list[Ver
     return chosen
 
 
-def annotated(found: Sequence[Verified], cosign_query: CosignQuery) -> list[Verified]:
+def annotated(
+    verified: Sequence[Verified], cosign_query: CosignQuery
+) -> list[Verified]:
     """Return the signatures with the annotations, at least one.
 
     KYVERNO: the layer's annotations are compared, which are not signed: they select
     among signatures but prove nothing (docs/behaviour/images 8). Raises:
     ExpressionFailed.
     """
-    chosen = [one for one in found if _has(one.annotations, cosign_query.annotations)]
+    chosen = [
+        signature
+        for signature in verified
+        if _has(signature.annotations, cosign_query.annotations)
+    ]
     if not chosen:
         raise failed("no signature matched the required annotations")
     return chosen
 
 
-def _has(given: Mapping[str, Json], wanted: Sequence[tuple[str, str]]) -> bool:
-    return all(given.get(key) == text for key, text in wanted)
+def _has(annotations: Mapping[str, Json], required: Sequence[tuple[str, str]]) -> bool:
+    return all(annotations.get(key) == value for key, value in required)

@@ -22,7 +22,7 @@ _PLATFORM: Final = ("linux", "amd64")
 class ReadImage(NamedTuple):
     """One image; ``descriptor``: its reference's target, an index or a manifest."""
 
-    place: Reference
+    reference: Reference
     descriptor: Descriptor
     data: Mapping[str, Json]
     size: int = 0
@@ -36,36 +36,36 @@ class ReadImage(NamedTuple):
 
 def read_image(artifacts: Artifacts, image: str, deadline_ns: int) -> ReadImage:
     """Read an image. Raises: ExpressionFailed, DependencyError."""
-    place = _reference(image)
-    named = artifacts.manifest(place, deadline_ns)
-    document = json_object(named.body, place.name)
+    reference = _reference(image)
+    named = artifacts.manifest(reference, deadline_ns)
+    document = json_object(named.body, reference.name)
     index: Json = None
     size = len(named.body)
     if _is_index(named, document):
         index = document
-        chosen = place.at(_for_platform(document, place))
-        found = artifacts.manifest(chosen, deadline_ns)
-        document = json_object(found.body, chosen.name)
-        size += len(found.body)
+        chosen = reference.at(_for_platform(document, reference))
+        chosen_manifest = artifacts.manifest(chosen, deadline_ns)
+        document = json_object(chosen_manifest.body, chosen.name)
+        size += len(chosen_manifest.body)
     config = document.get("config")
     digest = config.get("digest") if type(config) is dict else None
     if type(digest) is not str:
-        raise failed(f"{place.name}: the manifest has no configuration")
-    blob = artifacts.blob(place, digest, deadline_ns)
-    tag = f":{place.tag}" if not place.digest else ""
+        raise failed(f"{reference.name}: the manifest has no configuration")
+    blob = artifacts.blob(reference, digest, deadline_ns)
+    tag = f":{reference.tag}" if not reference.digest else ""
     data: dict[str, Json] = {
         "image": image,
-        "resolvedImage": f"{place.place}{tag}@{named.digest}",
-        "registry": place.registry,
-        "repository": place.repository,
-        "identifier": place.identifier,
-        "tag": "" if place.digest else place.tag,
+        "resolvedImage": f"{reference.place}{tag}@{named.digest}",
+        "registry": reference.registry,
+        "repository": reference.repository,
+        "identifier": reference.identifier,
+        "tag": "" if reference.digest else reference.tag,
         "digest": named.digest,
         "imageIndex": index,
         "manifest": document,
-        "config": json_object(blob, place.name),
+        "config": json_object(blob, reference.name),
     }
-    return ReadImage(place, named, data, size + len(blob))
+    return ReadImage(reference, named, data, size + len(blob))
 
 
 def _reference(image: str) -> Reference:
@@ -90,7 +90,7 @@ def _for_platform(index: Mapping[str, Json], reference: Reference) -> str:
         if type(platform) is not dict:
             continue
         digest = entry.get("digest")
-        given = (platform.get("os"), platform.get("architecture"))
-        if given == _PLATFORM and type(digest) is str:
+        pair = (platform.get("os"), platform.get("architecture"))
+        if pair == _PLATFORM and type(digest) is str:
             return parsed(f"{reference.place}@{digest}").digest
     raise failed(f"no child with platform linux/amd64 in index {reference.name}")

@@ -21,16 +21,16 @@ _NAMING: Final = 4
 """The fields of an Identity that name a subject or an issuer."""
 
 
-def check_identities(wanted: Sequence[Identity]) -> None:
+def check_identities(identities: Sequence[Identity]) -> None:
     """Require that every identity has a criterion. Raises: ExpressionFailed.
 
     SAFETY: upstream treats an empty identity or an empty list as any signer.
     """
-    if not wanted or not all(any(one[:_NAMING]) for one in wanted):
+    if not identities or not all(any(identity[:_NAMING]) for identity in identities):
         raise failed("keyless needs identities with an issuer or a subject")
 
 
-def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> bool:
+def has_identity(certificate: x509.Certificate, identities: Sequence[Identity]) -> bool:
     """Return whether a certificate has one of the identities.
 
     KYVERNO: values are exact, without wildcards. An expression replaces the value and
@@ -38,10 +38,10 @@ def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> b
     """
     issuer, names = raw_extension(certificate, _ISSUER), subject_names(certificate)
     return any(
-        _matches([issuer], one.issuer, one.issuer_reg_exp, "issuer")
-        and _matches(names, one.subject, one.subject_reg_exp, "subject")
-        and _has_extensions(certificate, one)
-        for one in wanted
+        _matches([issuer], identity.issuer, identity.issuer_reg_exp, "issuer")
+        and _matches(names, identity.subject, identity.subject_reg_exp, "subject")
+        and _has_extensions(certificate, identity)
+        for identity in identities
     )
 
 
@@ -54,7 +54,7 @@ def _has_extensions(certificate: x509.Certificate, identity: Identity) -> bool:
     return True
 
 
-def _matches(found: Sequence[str], exact: str, pattern: str, what: str) -> bool:
+def _matches(values: Sequence[str], exact: str, pattern: str, noun: str) -> bool:
     if pattern:
-        return any(searches(pattern, one, what) for one in found)
-    return not exact or exact in found
+        return any(searches(pattern, value, noun) for value in values)
+    return not exact or exact in values

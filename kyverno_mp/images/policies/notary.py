@@ -47,12 +47,12 @@ def reader(
     )
 
 
-def _stamping(text: str | None) -> list[x509.Certificate]:
+def _stamping(pem: str | None) -> list[x509.Certificate]:
     """SAFETY: blank timestamp authorities are an error instead of no authorities."""
-    if text is None:
+    if pem is None:
         return []
     try:
-        return load_certificates(text)
+        return load_certificates(pem)
     except ValueError as error:
         raise failed(f"failed to parse tsaCerts: {error}") from error
 
@@ -65,12 +65,12 @@ def signed_referrer(
     Raises: ExpressionFailed, DependencyError.
     """
     reasons = []
-    for one in notary_reader.artifacts.referring(
+    for entry in notary_reader.artifacts.referring(
         reference, digest, notary_reader.deadline_ns
     ):
-        if one.get("artifactType") != artifact_type:
+        if entry.get("artifactType") != artifact_type:
             continue
-        named = str(one.get("digest"))
+        named = str(entry.get("digest"))
         try:
             artefact = notary_reader.artifacts.document(
                 reference, named, notary_reader.deadline_ns
@@ -79,8 +79,8 @@ def signed_referrer(
             check_about(json_object(artefact.body, named), digest, artifact_type)
             notary_reader.verify(reference, artefact)
         except ExpressionFailed as error:
-            text = f"failed to verify attestation {artifact_type}, digest {named}"
-            reasons.append(f"{text}: {error.message}")
+            reason = f"failed to verify attestation {artifact_type}, digest {named}"
+            reasons.append(f"{reason}: {error.message}")
         else:
             return artefact.digest
     raise failed(
@@ -104,9 +104,9 @@ def document_of(
     return json_object(artifacts.blob(reference, name, until_ns), f"attestation {name}")
 
 
-def parsed_as(repository: str, text: str) -> Reference:
-    """Parse a signature repository. Raises: ExpressionFailed with ``text``."""
+def parsed_as(repository: str, message: str) -> Reference:
+    """Parse a signature repository. Raises: ExpressionFailed with ``message``."""
     try:
         return parsed(repository)
     except ExpressionFailed as error:
-        raise failed(text) from error
+        raise failed(message) from error

@@ -105,8 +105,8 @@ class PolicyReview:
 
     def place(self, image_query: ImageQuery, deadline_ns: int) -> tuple[str, str]:
         """Return repository and digest of an image. Raises: as PolicyImages."""
-        found = self._image(image_query, deadline_ns)
-        return found.place.place, found.digest
+        image = self._image(image_query, deadline_ns)
+        return image.reference.place, image.digest
 
     def data(self, image_query: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return manifest and configuration. Raises: as PolicyImages."""
@@ -126,7 +126,7 @@ class PolicyReview:
                 until,
                 self._valid.hold,
             )
-            reader.verify(image.place, image.descriptor)
+            reader.verify(image.reference, image.descriptor)
             return
         bundles = self._bundles(image_query, image, until)
         if bundles:
@@ -134,8 +134,8 @@ class PolicyReview:
             return
         terms = self._terms(image_query, attestor, until)
         layers = self._layers(image_query, attestor, image, "sig", until)
-        found = verified_payloads(layers, image.digest, terms)
-        annotated(identified(found, attestor), attestor)
+        verified = verified_payloads(layers, image.digest, terms)
+        annotated(identified(verified, attestor), attestor)
 
     def statements(
         self,
@@ -149,17 +149,19 @@ class PolicyReview:
         until = self._until(deadline_ns)
         bundles = self._bundles(image_query, image, until)
         if bundles:
-            held = self._held(bundles, image_query, attestor, image, until)
-            return payloads_of(map(statement_of, held), kind)
+            valid = self._held(bundles, image_query, attestor, image, until)
+            return payloads_of(map(statement_of, valid), kind)
         terms = self._terms(image_query, attestor, until)
         if terms.log is None:
             # KYVERNO: unlike a signature, an attestation needs its log entry.
             raise failed("cosign bundle verification failed")
         layers = self._layers(image_query, attestor, image, "att", until)
-        found = identified(verified_statements(layers, image.digest, terms), attestor)
+        verified = identified(
+            verified_statements(layers, image.digest, terms), attestor
+        )
         if attestor.annotations:
-            found = annotated(found, attestor)
-        return payloads_of((one.content for one in found), kind)
+            verified = annotated(verified, attestor)
+        return payloads_of((signature.content for signature in verified), kind)
 
     def referrer(
         self,
@@ -177,14 +179,16 @@ class PolicyReview:
             self._until(deadline_ns),
             self._valid.hold,
         )
-        return notary.signed_referrer(reader, image.place, image.digest, artifact_type)
+        return notary.signed_referrer(
+            reader, image.reference, image.digest, artifact_type
+        )
 
     def document(self, image_query: ImageQuery, digest: str, deadline_ns: int) -> Json:
         """Return the document of an artefact. Raises: as PolicyImages."""
         image = self._image(image_query, deadline_ns)
         artifacts = self._artifacts(image_query.access)
         until = self._until(deadline_ns)
-        return notary.document_of(artifacts, image.place, digest, until)
+        return notary.document_of(artifacts, image.reference, digest, until)
 
     def with_key(
         self, image_query: ImageQuery, attestor: AttestorQuery, deadline_ns: int
@@ -214,24 +218,24 @@ class PolicyReview:
         """Return the image, which is read once even if the read fails."""
         # SAFETY: with another kind of access, the reference may be another image or
         # none.
-        found = self._images.get(image_query)
-        if found is None:
+        outcome = self._images.get(image_query)
+        if outcome is None:
             try:
-                found = read_image(
+                outcome = read_image(
                     self._artifacts(image_query.access),
                     image_query.image,
                     self._until(deadline_ns),
                 )
                 with self._lock:
-                    self._bytes_left -= found.size
+                    self._bytes_left -= outcome.size
                 if self._bytes_left < 0:
-                    found = failed("the images of this review are too large")
+                    outcome = failed("the images of this review are too large")
             except (ExpressionFailed, RegistryUnavailable) as error:
-                found = without_frames(error)
-            self._images[image_query] = found
-        if isinstance(found, Error):
-            raise type(found)(found.code, found.message)
-        return found
+                outcome = without_frames(error)
+            self._images[image_query] = outcome
+        if isinstance(outcome, Error):
+            raise type(outcome)(outcome.code, outcome.message)
+        return outcome
 
     def _artifacts(self, access: RegistryAccess) -> Artifacts:
         return Artifacts(self._reader.client(access))
@@ -259,7 +263,7 @@ class PolicyReview:
                 raise DeadlinePassed("images.deadline", message)
 
         trust = reader.trust.root(
-            attestor.tuf, is_tenants=is_tenants, given=attestor.trusted_root
+            attestor.tuf, is_tenants=is_tenants, trusted_root=attestor.trusted_root
         )
         attestor = self._with_key(image_query, attestor, until_ns)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
@@ -274,16 +278,16 @@ class PolicyReview:
         until_ns: int,
     ) -> list[Layer]:
         """Return the signatures under the tag that is derived from the digest."""
-        place, access = image.place, image_query.access
+        reference, access = image.reference, image_query.access
         if attestor.repository:
-            text = f"failed to parse signature repository {attestor.repository}"
-            place = notary.parsed_as(attestor.repository, text)
+            message = f"failed to parse signature repository {attestor.repository}"
+            reference = notary.parsed_as(attestor.repository, message)
         if attestor.pull_secrets:
             access = RegistryAccess(
                 access.insecure, (), attestor.pull_secrets, access.is_tenants
             )
         return self._artifacts(access).signatures(
-            place, image.digest, suffix, until_ns, attestor.tag_prefix
+            reference, image.digest, suffix, until_ns, attestor.tag_prefix
         )
 
     def _bundles(
@@ -294,16 +298,22 @@ class PolicyReview:
         KYVERNO: unreadable bundles are skipped; if any bundle remains, only bundles
         count.
         """
-        artifacts, place, found = self._artifacts(image_query.access), image.place, []
+        artifacts, reference, bundles = (
+            self._artifacts(image_query.access),
+            image.reference,
+            [],
+        )
         listed: list[dict[str, Json]] = []
         with self._suppressed():
-            listed = artifacts.referring(place, image.digest, until_ns)
-        for one in listed:
-            if not str(one.get("artifactType")).startswith(_BUNDLE):
+            listed = artifacts.referring(reference, image.digest, until_ns)
+        for entry in listed:
+            if not str(entry.get("artifactType")).startswith(_BUNDLE):
                 continue
             with suppress(Unproved), self._suppressed():
-                found.append(_bundle(artifacts, place, str(one["digest"]), until_ns))
-        return found
+                bundles.append(
+                    _bundle(artifacts, reference, str(entry["digest"]), until_ns)
+                )
+        return bundles
 
     @contextmanager
     def _suppressed(self) -> Iterator[None]:
@@ -332,17 +342,17 @@ class PolicyReview:
         trust = self._reader.trust.root(
             attestor.tuf,
             is_tenants=image_query.access.is_tenants,
-            given=attestor.trusted_root,
+            trusted_root=attestor.trusted_root,
         )
         trust.check(until_ns)
         log = attestor.log
         if log is not None and not log.url:
             raise failed("rekor URL must be provided")
-        wanted = attestor.identities
-        if wanted is None:
+        identities = attestor.identities
+        if identities is None:
             raise failed("a bundle is verified by identity only")
-        check_identities(wanted)
-        if len(wanted) > 1:
+        check_identities(identities)
+        if len(identities) > 1:
             message = "unsupported: multiple identities are not supported at this time"
             raise failed(message)
         ignores_log = log is not None and log.is_ignored
@@ -352,13 +362,13 @@ class PolicyReview:
             self._valid.hold(self._reader.now())
         demands = Demands(
             image.digest,
-            wanted[0],
+            identities[0],
             needs_log=not ignores_log,
             now=self._reader.now() if ignores_log else None,
             needs_scts=log is None or not log.ignores_scts,
         )
         material = material_of(trust, until_ns)
-        held, reasons = [], []
+        valid, reasons = [], []
         for bundle in bundles:
             try:
                 # This raises if the bundle has no statement.
@@ -367,10 +377,10 @@ class PolicyReview:
             except Unproved as error:
                 reasons.append(str(error))
             else:
-                held.append(bundle)
-        if not held or attestor.annotations:
+                valid.append(bundle)
+        if not valid or attestor.annotations:
             raise failed("no matching signatures: " + "\n ".join(reasons))
-        return held
+        return valid
 
 
 def _bundle(

@@ -76,9 +76,9 @@ _SHAPES: Final[Mapping[str, RecordType[Any]]] = {
 
 def predicate_type(kind: str) -> str:
     """Return the full predicate type for a name. Raises: ExpressionFailed."""
-    known = _ALIASES.get(kind)
-    if known is not None:
-        return known
+    full_type = _ALIASES.get(kind)
+    if full_type is not None:
+        return full_type
     try:
         is_url = bool(urlsplit(kind).scheme) or kind.startswith("/")
     except ValueError:
@@ -95,11 +95,11 @@ def payloads_of(
 
     Raises: ExpressionFailed.
     """
-    wanted, found, others = predicate_type(kind), [], []
+    expected, payloads, other_types = predicate_type(kind), [], []
     for statement in statements:
-        given = statement.get("predicateType")
-        if given != wanted:
-            others.append(str(given))
+        actual = statement.get("predicateType")
+        if actual != expected:
+            other_types.append(str(actual))
             continue
         predicate = statement.get("predicate")
         try:
@@ -108,13 +108,13 @@ def payloads_of(
         except msgspec.ValidationError as error:
             message = f"converting to consumable policy validation: {error}"
             raise failed(message) from None
-        found.append((wanted, _payload(statement)))
-    if not found:
+        payloads.append((expected, _payload(statement)))
+    if not payloads:
         message = (
-            f"required predicate type {kind} not found, found [{' '.join(others)}]"
+            f"required predicate type {kind} not found, found [{' '.join(other_types)}]"
         )
         raise failed(message)
-    return found
+    return payloads
 
 
 def _payload(statement: Mapping[str, Json]) -> Json:

@@ -46,9 +46,9 @@ class PolicyRoot(TrustRoot, Protocol):
 class GivenRoot:
     """A trusted root that a policy contains, as JSON."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, document: str) -> None:
         """Read the root. Raises: ExpressionFailed."""
-        self._data = text.encode(errors="replace")
+        self._data = document.encode(errors="replace")
         self._material = _material(self._data)
 
     def check(self, _deadline_ns: int) -> None:
@@ -105,14 +105,18 @@ class PolicyTrust:
         self._lock = threading.Lock()
 
     def root(
-        self, tuf_query: TufQuery | None, *, is_tenants: bool, given: str | None = None
+        self,
+        tuf_query: TufQuery | None,
+        *,
+        is_tenants: bool,
+        trusted_root: str | None = None,
     ) -> PolicyRoot:
         """Return the trust root of an attestor. Raises: ExpressionFailed.
 
-        ``given``: a trusted root as JSON, which takes precedence.
+        ``trusted_root``: a trusted root as JSON, which takes precedence.
         """
-        if given is not None:
-            return GivenRoot(given)
+        if trusted_root is not None:
+            return GivenRoot(trusted_root)
         if tuf_query is None or tuf_query == TufQuery():
             return self._common
         if tuf_query.path:
@@ -128,15 +132,15 @@ class PolicyTrust:
             raise failed(f"Failed to initialize TUF client from {tuf_query.mirror}")
         key = (tuf_query.mirror, tuf_query.root, is_tenants)
         with self._lock:
-            found = self._known.get(key)
-            if found is None:
+            root = self._known.get(key)
+            if root is None:
                 if len(self._known) >= IMAGE_TRUST_ROOTS_MAX:
                     self._known.clear()
                 fetch = self._tenants_fetch if is_tenants else self._fetch
                 mirror = tuf_query.mirror or PUBLIC_MIRROR
-                found = TufTrustRoot(mirror, _first(tuf_query.root), fetch)
-                self._known[key] = found
-        return found
+                root = TufTrustRoot(mirror, _first(tuf_query.root), fetch)
+                self._known[key] = root
+        return root
 
 
 def _first(data: str) -> bytes:

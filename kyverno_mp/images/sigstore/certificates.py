@@ -32,17 +32,17 @@ _LENGTH_BYTES_MAX: Final = 2
 """A name of more than 64 KiB is rejected."""
 
 
-def all_certificates(text: str, most: int) -> list[x509.Certificate]:
+def all_certificates(pem: str, most: int) -> list[x509.Certificate]:
     """Return the certificates of a PEM text. Raises: Unproved."""
-    if text.count("-----BEGIN CERTIFICATE-----") > most:
+    if pem.count("-----BEGIN CERTIFICATE-----") > most:
         raise Unproved(f"more than {most} certificates")
     try:
-        found = load_certificates(text)
+        certificates = load_certificates(pem)
     except (ValueError, TypeError) as error:
         raise Unproved(str(error)) from None
-    for one in found:
-        check_readable(one)
-    return found
+    for certificate in certificates:
+        check_readable(certificate)
+    return certificates
 
 
 def check_readable(certificate: x509.Certificate) -> None:
@@ -154,15 +154,15 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
     Raises: Unproved.
     """
     names = alternative_names(certificate)
-    found: list[str] = []
+    subjects: list[str] = []
     for kind in (
         x509.DNSName,
         x509.RFC822Name,
         x509.IPAddress,
         x509.UniformResourceIdentifier,
     ):
-        found += [str(name.value) for name in names if isinstance(name, kind)]
-    return [*found, *_fulcio_names(names)]
+        subjects += [str(name.value) for name in names if isinstance(name, kind)]
+    return [*subjects, *_fulcio_names(names)]
 
 
 def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
@@ -175,9 +175,9 @@ def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
 
 def _fulcio_names(names: list[x509.GeneralName]) -> Iterator[str]:
     """Yield Fulcio's name if it is the only otherName."""
-    others = [one for one in names if isinstance(one, x509.OtherName)]
-    if len(others) == 1 and others[0].type_id == OTHER_NAME:
-        name = fulcio_name(others[0])
+    other_names = [name for name in names if isinstance(name, x509.OtherName)]
+    if len(other_names) == 1 and other_names[0].type_id == OTHER_NAME:
+        name = fulcio_name(other_names[0])
         if name:
             yield name
 

@@ -86,16 +86,16 @@ class _Search:
 
     def chains(self, below: list[x509.Certificate]) -> list[list[x509.Certificate]]:
         """Return the complete chains that continue an incomplete one."""
-        found = [
+        complete = [
             [*below, root]
             for root in self.roots
             if self._signs(root, below, is_trusted=True)
         ]
         if len(below) < IMAGE_CHAIN_LENGTH_MAX - 1:
-            for other in self.intermediates:
-                if self._signs(other, below, is_trusted=False):
-                    found += self.chains([*below, other])
-        return found
+            for intermediate in self.intermediates:
+                if self._signs(intermediate, below, is_trusted=False):
+                    complete += self.chains([*below, intermediate])
+        return complete
 
     def _signs(
         self,
@@ -124,7 +124,8 @@ def _is_among(issuer: x509.Certificate, below: list[x509.Certificate]) -> bool:
     """Return whether a chain already has a certificate with this subject and key."""
     key = key_bytes_of(issuer)
     return any(
-        one.subject == issuer.subject and key_bytes_of(one) == key for one in below
+        certificate.subject == issuer.subject and key_bytes_of(certificate) == key
+        for certificate in below
     )
 
 
@@ -209,8 +210,11 @@ def check_valid_at(
 
     Raises: Unproved with Cosign's text.
     """
-    for name, one in (("", certificate), *(("issuing CA ", each) for each in issuers)):
-        begin, end = one.not_valid_before_utc, one.not_valid_after_utc
+    for name, checked in (
+        ("", certificate),
+        *(("issuing CA ", each) for each in issuers),
+    ):
+        begin, end = checked.not_valid_before_utc, checked.not_valid_after_utc
         if end < at:
             message = (
                 f"certificate expired before observed time: {_text(end)} is before"

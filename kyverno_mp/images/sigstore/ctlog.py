@@ -45,13 +45,13 @@ def check_scts(
     certificate: x509.Certificate, issuer: x509.Certificate | None, keys: LogKeys
 ) -> None:
     """Require timestamps, each by a known log. Raises: Unproved."""
-    found = _scts(certificate)
-    if not found:
+    timestamps = _scts(certificate)
+    if not timestamps:
         raise Unproved(_ABSENT)
     if issuer is None:
         message = "certificate chain must contain at least a certificate and its issuer"
         raise Unproved(message)
-    if len(found) > IMAGE_SCTS_MAX:
+    if len(timestamps) > IMAGE_SCTS_MAX:
         raise Unproved(f"{_FAILED}: more than {IMAGE_SCTS_MAX} timestamps")
     if not keys:
         raise Unproved("none of the CTFE keys have been found")
@@ -60,7 +60,7 @@ def check_scts(
     except ValueError as error:
         raise Unproved(f"{_FAILED}: {error}") from None
     key_hash = hashlib.sha256(key_bytes_of(issuer)).digest()
-    for sct in found:
+    for sct in timestamps:
         try:
             signed = _signed(sct, key_hash, body)
         except (ValueError, OverflowError, struct.error) as error:
@@ -95,10 +95,10 @@ def _signed(sct: SignedCertificateTimestamp, key_hash: bytes, body: bytes) -> by
 
 
 def _check(sct: SignedCertificateTimestamp, signed: bytes, keys: LogKeys) -> None:
-    known = keys.get(sct.log_id)
-    if known is None:
+    dated_key = keys.get(sct.log_id)
+    if dated_key is None:
         raise Unproved(_NO_KEY)
-    key, period = known
+    key, period = dated_key
     if not period.has(_time_of(sct)):
         raise Unproved(f"{_FAILED}: the log's key was not valid at its time")
     if sct.entry_type is not LogEntryType.PRE_CERTIFICATE:

@@ -69,41 +69,41 @@ def check_extensions(certificate: x509.Certificate, identity: Identity) -> None:
         oid = _NAMES.get(key, key)
         if oid not in _OIDS:
             raise Unproved(f"invalid certificate extension {key}")
-        found = raw_extension(certificate, oid)
-        if not matches(value, found):
+        actual = raw_extension(certificate, oid)
+        if not matches(value, actual):
             message = f"extension mismatch: expected {value} for key {key}"
-            raise Unproved(f"{message}, received {found}")
+            raise Unproved(f"{message}, received {actual}")
 
 
 def _is_subject(names: list[str], identity: Identity) -> bool:
     """Return whether any name matches the pattern or the expression."""
-    found = bool(identity.subject) and any(
+    is_subject = bool(identity.subject) and any(
         matches(identity.subject, name) for name in names
     )
     if identity.subject_reg_exp:
         tests = [
-            searches(identity.subject_reg_exp, one, "subject") for one in ("", *names)
+            searches(identity.subject_reg_exp, name, "subject") for name in ("", *names)
         ]
-        found = found or any(tests[1:])
-    return found
+        is_subject = is_subject or any(tests[1:])
+    return is_subject
 
 
-def _check_issuer(found: str, identity: Identity) -> None:
+def _check_issuer(issuer: str, identity: Identity) -> None:
     """KYVERNO: the pattern and the expression must both match."""
     expected = identity.issuer
-    holds = not expected or matches(expected, found)
+    holds = not expected or matches(expected, issuer)
     if holds and identity.issuer_reg_exp:
         expected = identity.issuer_reg_exp
-        holds = searches(expected, found, "issuer")
+        holds = searches(expected, issuer, "issuer")
     if not holds:
-        message = f"issuer mismatch: expected {expected}, received {found}"
+        message = f"issuer mismatch: expected {expected}, received {issuer}"
         raise Unproved(message)
 
 
-def searches(pattern: str, text: str, what: str) -> bool:
+def searches(pattern: str, value: str, noun: str) -> bool:
     """Return whether an expression matches part of the text. Raises: Unproved."""
-    known = compile_regex(pattern, captures=False)
-    if known.compiled is None:
-        reason = known.error_text(pattern)
-        raise Unproved(f"invalid regexp for {what}: {pattern} : {reason}")
-    return known.compiled.search(text) is not None
+    regex = compile_regex(pattern, captures=False)
+    if regex.compiled is None:
+        reason = regex.error_text(pattern)
+        raise Unproved(f"invalid regexp for {noun}: {pattern} : {reason}")
+    return regex.compiled.search(value) is not None

@@ -48,15 +48,15 @@ LogKeys: TypeAlias = Mapping[bytes, DatedKey]
 """Keys by the SHA-256 of their SubjectPublicKeyInfo."""
 
 
-def log_keys(texts: Iterable[str]) -> dict[bytes, DatedKey]:
+def log_keys(pems: Iterable[str]) -> dict[bytes, DatedKey]:
     """Return the first key of each PEM text, always valid. Raises: ValueError."""
-    found: dict[bytes, DatedKey] = {}
-    for text in texts:
-        der = public_key_bytes(text)
+    keys: dict[bytes, DatedKey] = {}
+    for pem in pems:
+        der = public_key_bytes(pem)
         if der is None:
             raise ValueError(_UNDECODED)
-        found[log_id(der)] = DatedKey(load_log_key(der))
-    return found
+        keys[log_id(der)] = DatedKey(load_log_key(der))
+    return keys
 
 
 def load_log_key(der: bytes) -> LogKey:

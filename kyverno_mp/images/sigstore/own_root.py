@@ -52,22 +52,22 @@ def _first_root(
     settings: Settings, own_fetch: Callable[[str], Fetch], deadline_ns: int
 ) -> bytes:
     """Return the first root metadata. Raises: ExpressionFailed, DependencyError."""
-    place = settings.tuf_root
-    if not place:
+    source = settings.tuf_root
+    if not source:
         raw = settings.tuf_root_raw
         return base64.b64decode(raw) if raw else public_root()
     try:
-        if not place.startswith(_URLS):
-            with Path(place).open("rb") as file:
+        if not source.startswith(_URLS):
+            with Path(source).open("rb") as file:
                 return file.read(IMAGE_TRUST_BYTES_MAX)
-        status, body = own_fetch(_host(place))(place, deadline_ns)
+        status, body = own_fetch(_host(source))(source, deadline_ns)
     except DependencyError:
         raise
     except (OSError, Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise failed(f"the TUF root {place} cannot be read: {reason}") from error
+        raise failed(f"the TUF root {source} cannot be read: {reason}") from error
     if status != _OK:
-        raise failed(f"the TUF root {place} cannot be read: HTTP status {status}")
+        raise failed(f"the TUF root {source} cannot be read: HTTP status {status}")
     return body
 
 

@@ -107,13 +107,13 @@ class Proof(NamedTuple):
         except ExpressionFailed as error:
             raise Unproved(error.message) from None
         # KYVERNO: the last certificate of the chain is never an intermediate.
-        others = self.chain[:-1]
+        intermediates = self.chain[:-1]
         begin = certificate.not_valid_before_utc
         try:
             if terms.chain_of is not None:
                 chain = list(terms.chain_of(certificate))
             else:
-                chain = verified_chain(certificate, terms.roots, others, begin)
+                chain = verified_chain(certificate, terms.roots, intermediates, begin)
         except Unproved as error:
             message = f"cert verification failed: {error}"
             raise Unproved(message + UNTRUSTED) from None
@@ -141,7 +141,7 @@ class Proof(NamedTuple):
                 message = "expected a signed timestamp to verify an expired certificate"
                 raise Unproved(message) from None
             used = (certificate, *signer.issuers)
-            terms.hold(min(one.not_valid_after_utc for one in used))
+            terms.hold(min(certificate.not_valid_after_utc for certificate in used))
 
 
 def read_proof(layer: Layer, terms: Terms) -> Proof:
@@ -151,12 +151,12 @@ def read_proof(layer: Layer, terms: Terms) -> Proof:
         raise Unproved(layer.problem)
     # KYVERNO: a damaged bundle fails even if the log is ignored.
     promise = parse_bundle(layer.annotations.get(BUNDLE))
-    text = layer.annotations.get(SIGNATURE)
-    if type(text) is not str:
+    encoded = layer.annotations.get(SIGNATURE)
+    if type(encoded) is not str:
         raise Unproved(
             f'signature layer {layer.digest} is missing "{SIGNATURE}" annotation'
         )
-    signature = base64_bytes(text)
+    signature = base64_bytes(encoded)
     if signature is None:
         raise Unproved("the signature is not base64")
     certificates = _certificates(layer, CERTIFICATE)
@@ -166,29 +166,29 @@ def read_proof(layer: Layer, terms: Terms) -> Proof:
         certificate,
         tuple(_certificates(layer, _CHAIN)),
         _stamped(layer, signature, terms),
-        _logged(Signed(text, layer.payload, ""), certificate, promise, terms),
+        _logged(Signed(encoded, layer.payload, ""), certificate, promise, terms),
     )
 
 
 def _certificates(layer: Layer, name: str) -> list[x509.Certificate]:
-    text = layer.annotations.get(name)
-    if text is None or text == "":
+    annotation = layer.annotations.get(name)
+    if annotation is None or annotation == "":
         return []
     try:
-        given = text if type(text) is str else ""
-        return all_certificates(given, IMAGE_CERTIFICATES_MAX)
+        pem = annotation if type(annotation) is str else ""
+        return all_certificates(pem, IMAGE_CERTIFICATES_MAX)
     except Unproved as error:
         raise Unproved(f"the certificate is unreadable: {error}") from None
 
 
 def _stamped(layer: Layer, signature: bytes, terms: Terms) -> datetime | None:
     """Return the time of the timestamp, None if it is absent."""
-    text = layer.annotations.get(TIMESTAMP)
-    if text is None or text == "":
+    annotation = layer.annotations.get(TIMESTAMP)
+    if annotation is None or annotation == "":
         return None
     prefix = "unmarshaling RFC3161 timestamp bundle"
     try:
-        bundle = json_value(text) if type(text) is str else None
+        bundle = json_value(annotation) if type(annotation) is str else None
     except ValueError:
         bundle = None
     if type(bundle) is not dict:
@@ -201,8 +201,8 @@ def _stamped(layer: Layer, signature: bytes, terms: Terms) -> datetime | None:
     try:
         return verified_timestamp(response, signature or layer.payload, terms.authority)
     except Unproved as error:
-        text = f"unable to verify RFC3161 timestamp bundle: {error}"
-        raise Unproved(text) from None
+        message = f"unable to verify RFC3161 timestamp bundle: {error}"
+        raise Unproved(message) from None
 
 
 def _logged(

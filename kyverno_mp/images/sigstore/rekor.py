@@ -49,27 +49,27 @@ class Promise(NamedTuple):
     signature: bytes
 
 
-def parse_bundle(text: Json) -> Promise | None:
+def parse_bundle(annotation: Json) -> Promise | None:
     """Return the promise in a bundle annotation, None without one. Raises: Unproved."""
-    if text is None or text == "":
+    if annotation is None or annotation == "":
         return None
-    bundle = _parsed(text, "unmarshaling bundle")
+    bundle = _parsed(annotation, "unmarshaling bundle")
     payload = bundle.get("Payload") or {}
     if type(payload) is not dict:
         raise Unproved("unmarshaling bundle: its payload is not a JSON object")
-    given = bundle.get("SignedEntryTimestamp")
-    return _promise(payload, "" if given is None else given, "unmarshaling bundle")
+    encoded = bundle.get("SignedEntryTimestamp")
+    return _promise(payload, "" if encoded is None else encoded, "unmarshaling bundle")
 
 
-def _promise(entry: Mapping[str, Json], signature: Json, what: str) -> Promise:
+def _promise(entry: Mapping[str, Json], signature: Json, source: str) -> Promise:
     body = entry.get("body", "")
     time, index = entry.get("integratedTime", 0), entry.get("logIndex", 0)
     log_id = entry.get("logID", "")
     if type(time) is not int or type(index) is not int or type(log_id) is not str:
-        raise Unproved(f"{what}: its fields have other types")
+        raise Unproved(f"{source}: its fields have other types")
     decoded = base64_bytes(signature)
     if decoded is None:
-        raise Unproved(f"{what}: the promise is not base64")
+        raise Unproved(f"{source}: the promise is not base64")
     return Promise(body if type(body) is str else "", time, index, log_id, decoded)
 
 
@@ -107,14 +107,14 @@ class _Known(NamedTuple):
 
 def _log_key(log_id: str, keys: LogKeys) -> _Known | None:
     """Return the key. KYVERNO: all known keys must be ECDSA."""
-    found = None
-    for known, (key, period) in keys.items():
+    log_key = None
+    for key_id, (key, period) in keys.items():
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            message = f"rekor Public key for LogID {known.hex()} is not type"
+            message = f"rekor Public key for LogID {key_id.hex()} is not type"
             raise Unproved(f"{message} ecdsa.PublicKey")
-        if known.hex() == log_id:
-            found = _Known(key, period)
-    return found
+        if key_id.hex() == log_id:
+            log_key = _Known(key, period)
+    return log_key
 
 
 def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
@@ -136,12 +136,12 @@ def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
 def _moment(promise: Promise, period: Period, prefix: str = "") -> datetime:
     """Return the time of a promise, at which the log's key must have been valid."""
     try:
-        found = datetime.fromtimestamp(promise.integrated_time, UTC)
+        moment = datetime.fromtimestamp(promise.integrated_time, UTC)
     except (OverflowError, ValueError, OSError):
         raise Unproved("the log's time is out of range") from None
-    if not period.has(found):
+    if not period.has(moment):
         raise Unproved(prefix + _OUTSIDE)
-    return found
+    return moment
 
 
 def verified_search(answer: bytes, signed: Signed, keys: LogKeys) -> datetime:
@@ -172,17 +172,17 @@ def verified_search(answer: bytes, signed: Signed, keys: LogKeys) -> datetime:
 def _answered(answer: bytes) -> Iterator[tuple[str, Mapping[str, Json]]]:
     prefix = "searching log query"
     try:
-        found = json_value(answer)
+        answers = json_value(answer)
     except ValueError:
         raise Unproved(f"{prefix}: the answer is not JSON") from None
-    if found is None:
+    if answers is None:
         return
-    if type(found) is not list:
+    if type(answers) is not list:
         raise Unproved(f"{prefix}: the answer is not a list")
-    for one in found:
-        if type(one) is not dict:
+    for by_uuid in answers:
+        if type(by_uuid) is not dict:
             raise Unproved(f"{prefix}: the answer is not a list of objects")
-        for uuid, entry in one.items():
+        for uuid, entry in by_uuid.items():
             if type(entry) is not dict:
                 raise Unproved(f"{prefix}: an entry is not an object")
             yield uuid, entry
@@ -228,19 +228,22 @@ def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:
     # Protobuf's JSON encodes 64-bit integers as strings; the caller converts them.
     if type(index) is not int or type(size) is not int or type(root) is not str:
         raise Unproved("inclusion proof fields not provided")
-    given = listed if type(listed) is list else []
-    if len(given) > IMAGE_LOG_PROOF_MAX:
+    hashes = listed if type(listed) is list else []
+    if len(hashes) > IMAGE_LOG_PROOF_MAX:
         raise Unproved(f"verifying inclusion proof: more than {IMAGE_LOG_PROOF_MAX}")
     try:
-        path = [bytes.fromhex(one) if type(one) is str else b"" for one in given]
+        path = [
+            bytes.fromhex(encoded) if type(encoded) is str else b""
+            for encoded in hashes
+        ]
         expected = bytes.fromhex(root)
     except ValueError:
         raise Unproved("verifying inclusion proof: a hash is not hexadecimal") from None
-    found = root_hash(leaf_hash(body), index, size, path)
-    if found != expected:
-        message = f"calculated root {found.hex()} does not match expected root"
+    computed = root_hash(leaf_hash(body), index, size, path)
+    if computed != expected:
+        message = f"calculated root {computed.hex()} does not match expected root"
         raise Unproved(f"verifying inclusion proof: {message} {expected.hex()}")
-    return found
+    return computed
 
 
 def leaf_hash(body: bytes) -> bytes:
@@ -254,36 +257,36 @@ def root_hash(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
     Raises: Unproved if the path has another length.
     """
     prefix = "verifying inclusion proof"
-    if not 0 <= index < size or any(len(one) != _HASH_BYTES for one in path):
+    if not 0 <= index < size or any(len(node) != _HASH_BYTES for node in path):
         raise Unproved(f"{prefix}: index {index} is beyond size {size}")
-    found, at, last = leaf, index, size - 1
-    for one in path:
+    root, at, last = leaf, index, size - 1
+    for node in path:
         if last == 0:
             raise Unproved(f"{prefix}: wrong proof size {len(path)}")
         if at & 1 or at == last:
-            found = _node(one, found)
+            root = _node(node, root)
             while not at & 1 and at:
                 at, last = at >> 1, last >> 1
         else:
-            found = _node(found, one)
+            root = _node(root, node)
         at, last = at >> 1, last >> 1
     if last:
         raise Unproved(f"{prefix}: wrong proof size {len(path)}")
-    return found
+    return root
 
 
 def _node(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
-def _parsed(text: Json, what: str) -> dict[str, Json]:
-    given = text if type(text) is str else ""
-    if len(given) > IMAGE_LOG_BYTES_MAX:
-        raise Unproved(f"{what}: more than {IMAGE_LOG_BYTES_MAX} bytes")
+def _parsed(content: Json, source: str) -> dict[str, Json]:
+    json_text = content if type(content) is str else ""
+    if len(json_text) > IMAGE_LOG_BYTES_MAX:
+        raise Unproved(f"{source}: more than {IMAGE_LOG_BYTES_MAX} bytes")
     try:
-        value = json_value(given)
+        value = json_value(json_text)
     except ValueError:
         value = None
     if type(value) is not dict:
-        raise Unproved(f"{what}: it is not a JSON object")
+        raise Unproved(f"{source}: it is not a JSON object")
     return value

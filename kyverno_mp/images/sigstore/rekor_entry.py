@@ -56,25 +56,25 @@ class _Entry(NamedTuple):
     digest: str
 
 
-def check_entry(body: str, signed: Signed, place: str) -> None:
+def check_entry(body: str, signed: Signed, source: str) -> None:
     """Require that an entry is about exactly this signature.
 
-    ``body``: base64; ``place``: the source of the entry, for error messages.
+    ``body``: base64; ``source``: the source of the entry, for error messages.
     Raises: Unproved.
     """
-    what = "signature" if signed.signature else "key"
+    noun = "signature" if signed.signature else "key"
     try:
         entry = _read(body)
     except Unproved as error:
-        raise Unproved(f"failed to extract {what} from {place}: {error}") from None
+        raise Unproved(f"failed to extract {noun} from {source}: {error}") from None
     if signed.signature and entry.signature != signed.signature:
-        raise Unproved(f"signature in {place} does not match signature being verified")
+        raise Unproved(f"signature in {source} does not match signature being verified")
     _check_key(entry.key, signed.pem)
     if entry.algorithm != "sha256":
         raise Unproved(f'unexpected algorithm: "{entry.algorithm}"')
     digest = hashlib.sha256(signed.payload).hexdigest()
     if entry.digest != digest:
-        message = f'matching {place} to payload: {place}="{entry.digest}"'
+        message = f'matching {source} to payload: {source}="{entry.digest}"'
         raise Unproved(f'{message}, payload="{digest}"')
 
 
@@ -87,8 +87,11 @@ def check_logged(
     or the envelope; empty = any. Raises: Unproved.
     """
     entry = _read(body)
-    found = _decoded(entry.signature)
-    if found != signature and base64_bytes(found.decode(errors="replace")) != signature:
+    decoded = _decoded(entry.signature)
+    if (
+        decoded != signature
+        and base64_bytes(decoded.decode(errors="replace")) != signature
+    ):
         raise Unproved("transparency log signature does not match")
     _check_key(entry.key, pem)
     if digests and (entry.algorithm != "sha256" or entry.digest not in digests):
@@ -96,19 +99,19 @@ def check_logged(
 
 
 def _check_key(key: bytes, pem: str) -> None:
-    ours, theirs = _PEM.fullmatch(pem.encode()), _PEM.fullmatch(key)
-    if ours is None or theirs is None:
+    certificate_pem, entry_pem = _PEM.fullmatch(pem.encode()), _PEM.fullmatch(key)
+    if certificate_pem is None or entry_pem is None:
         raise Unproved("unexpected PEM block")
-    if _pem_bytes(ours[2]) != _pem_bytes(theirs[2]):
-        shown = key.decode(errors="replace")
-        raise Unproved(f"comparing public key PEMs, expected {pem}, got {shown}")
+    if _pem_bytes(certificate_pem[2]) != _pem_bytes(entry_pem[2]):
+        printed = key.decode(errors="replace")
+        raise Unproved(f"comparing public key PEMs, expected {pem}, got {printed}")
 
 
-def _pem_bytes(text: bytes) -> bytes:
-    found = base64_bytes(b"".join(text.split()).decode())
-    if found is None:
+def _pem_bytes(body: bytes) -> bytes:
+    der = base64_bytes(b"".join(body.split()).decode())
+    if der is None:
         raise Unproved("unexpected PEM block")
-    return found
+    return der
 
 
 def _read(body: str) -> _Entry:
@@ -121,12 +124,12 @@ def _read(body: str) -> _Entry:
     if type(entry) is not dict:
         raise Unproved("it is not a JSON object")
     kind, version = entry.get("kind"), entry.get("apiVersion")
-    shown = kind if type(kind) is str else ""
-    reader = _READERS.get((shown, version if type(version) is str else ""))
-    if reader is None and any(name == shown for name, _ in _READERS):
-        raise Unproved(f"unsupported version of kind {shown}")
+    kind_name = kind if type(kind) is str else ""
+    reader = _READERS.get((kind_name, version if type(version) is str else ""))
+    if reader is None and any(name == kind_name for name, _ in _READERS):
+        raise Unproved(f"unsupported version of kind {kind_name}")
     if reader is None:
-        raise Unproved(f'invalid kind value: "{shown}"')
+        raise Unproved(f'invalid kind value: "{kind_name}"')
     return reader(_object(entry, "spec"))
 
 
@@ -147,17 +150,17 @@ def _intoto_1(spec: Mapping[str, Json]) -> _Entry:
 
 def _intoto_2(spec: Mapping[str, Json]) -> _Entry:
     content = _object(spec, "content")
-    one = _only(_object(content, "envelope"))
+    signature = _only(_object(content, "envelope"))
     algorithm, digest = _hash(content)
-    key = _decoded(_text(one, "publicKey"))
-    return _Entry(_text(one, "sig"), key, algorithm, digest)
+    key = _decoded(_text(signature, "publicKey"))
+    return _Entry(_text(signature, "sig"), key, algorithm, digest)
 
 
 def _dsse(spec: Mapping[str, Json]) -> _Entry:
-    one = _only(spec)
+    signature = _only(spec)
     algorithm, digest = _hash(spec, "envelopeHash")
-    key = _decoded(_text(one, "verifier"))
-    return _Entry(_text(one, "signature"), key, algorithm, digest)
+    key = _decoded(_text(signature, "verifier"))
+    return _Entry(_text(signature, "signature"), key, algorithm, digest)
 
 
 _READERS: Final = {
@@ -180,8 +183,8 @@ def _only(holder: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _hash(holder: Mapping[str, Json], name: str = "hash") -> tuple[str, str]:
-    found = _object(holder, name)
-    algorithm, digest = _text(found, "algorithm"), _text(found, "value")
+    fields = _object(holder, name)
+    algorithm, digest = _text(fields, "algorithm"), _text(fields, "value")
     if algorithm not in _HASHES:
         raise Unproved(f'unexpected algorithm: "{algorithm}"')
     return algorithm, digest
@@ -189,20 +192,20 @@ def _hash(holder: Mapping[str, Json], name: str = "hash") -> tuple[str, str]:
 
 def _check_signature(pem: bytes, signature: bytes, algorithm: str, digest: str) -> None:
     prefix, key = "verifying signature", _key_in(pem)
-    made = _HASHES[algorithm]()
+    hash_algorithm = _HASHES[algorithm]()
     try:
         hashed = bytes.fromhex(digest)
     except ValueError:
         raise Unproved(f"{prefix}: the hash is not hexadecimal") from None
-    if len(hashed) != made.digest_size:
+    if len(hashed) != hash_algorithm.digest_size:
         raise Unproved("invalid value for hash")
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
             message = "invalid signature when validating ASN.1 encoded signature"
-            key.verify(signature, hashed, ec.ECDSA(Prehashed(made)))
+            key.verify(signature, hashed, ec.ECDSA(Prehashed(hash_algorithm)))
         elif isinstance(key, rsa.RSAPublicKey):
             message = "crypto/rsa: verification error"
-            key.verify(signature, hashed, padding.PKCS1v15(), Prehashed(made))
+            key.verify(signature, hashed, padding.PKCS1v15(), Prehashed(hash_algorithm))
         elif isinstance(key, ed25519.Ed25519PublicKey):
             # KYVERNO: an entry cannot have an Ed25519 signature over a 32-byte hash.
             message = (
@@ -217,12 +220,12 @@ def _check_signature(pem: bytes, signature: bytes, algorithm: str, digest: str) 
 
 def _key_in(pem: bytes) -> object:
     """Return the key of an entry or of its certificate. Raises: Unproved."""
-    found = _PEM.match(pem)
-    if found is None:
+    match = _PEM.match(pem)
+    if match is None:
         raise Unproved("the entry's key is not PEM")
-    der = _pem_bytes(found[2])
+    der = _pem_bytes(match[2])
     try:
-        if found[1] == b"CERTIFICATE":
+        if match[1] == b"CERTIFICATE":
             return load_certificate(der).public_key()
         return load_der_public_key(der)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -230,21 +233,21 @@ def _key_in(pem: bytes) -> object:
 
 
 def _object(holder: Mapping[str, Json], name: str) -> Mapping[str, Json]:
-    found = holder.get(name)
-    if type(found) is not dict:
+    member = holder.get(name)
+    if type(member) is not dict:
         raise Unproved(_MALFORMED)
-    return found
+    return member
 
 
 def _text(holder: Mapping[str, Json], name: str) -> str:
-    found = holder.get(name)
-    if type(found) is not str:
+    value = holder.get(name)
+    if type(value) is not str:
         raise Unproved(_MALFORMED)
-    return found
+    return value
 
 
-def _decoded(text: str) -> bytes:
-    found = base64_bytes(text)
-    if found is None:
+def _decoded(encoded: str) -> bytes:
+    data = base64_bytes(encoded)
+    if data is None:
         raise Unproved(_MALFORMED)
-    return found
+    return data

@@ -60,28 +60,34 @@ class Authority:
     roots: tuple[x509.Certificate, ...]
 
 
-def authority_of(text: str) -> Authority:
+def authority_of(pem: str) -> Authority:
     """Return the certificates of a ``tsaCertChain``. Raises: ExpressionFailed."""
-    count = text.count("-----BEGIN CERTIFICATE-----")
+    count = pem.count("-----BEGIN CERTIFICATE-----")
     if count > IMAGE_CHAIN_LENGTH_MAX:
         raise failed(
             f"TSA certificate chain contains too many certificates ({count}), maximum"
             f" allowed is {IMAGE_CHAIN_LENGTH_MAX}"
         )
     try:
-        given = all_certificates(text, IMAGE_CERTIFICATES_MAX)
-        authorities = [one for one in given if is_authority(one)]
+        certificates = all_certificates(pem, IMAGE_CERTIFICATES_MAX)
+        authorities = [
+            certificate for certificate in certificates if is_authority(certificate)
+        ]
     except Unproved as error:
         raise failed(f"error splitting tsa certificates: {error}") from None
-    leaves = [one for one in given if one not in authorities]
+    leaves = [
+        certificate for certificate in certificates if certificate not in authorities
+    ]
     if len(leaves) > 1:
-        text = "certificate chain must contain at most one TSA certificate"
-        raise failed(text)
+        message = "certificate chain must contain at most one TSA certificate"
+        raise failed(message)
     roots = tuple(
         authority for authority in authorities if authority.subject == authority.issuer
     )
-    others = tuple(one for one in authorities if one not in roots)
-    return Authority(leaves[0] if leaves else None, others, roots)
+    intermediates = tuple(
+        certificate for certificate in authorities if certificate not in roots
+    )
+    return Authority(leaves[0] if leaves else None, intermediates, roots)
 
 
 def verified_timestamp(
@@ -119,12 +125,16 @@ def verified_token(
         raise Unproved(f"{_PARSE}: more than {IMAGE_TIMESTAMP_BYTES_MAX} bytes")
     response = _value(0x30, _GRANTED + token)
     try:
-        given = _certificates(_decoded(response))
-        others = [one for one in given if is_authority(one) and one not in roots]
+        certificates = _certificates(_decoded(response))
+        intermediates = [
+            certificate
+            for certificate in certificates
+            if is_authority(certificate) and certificate not in roots
+        ]
     except (ValueError, TypeError, OverflowError, LookupError) as error:
         raise Unproved(f"{_PARSE}: {error}") from None
     return verified_timestamp(
-        response, signed, Authority(None, tuple(others), tuple(roots))
+        response, signed, Authority(None, tuple(intermediates), tuple(roots))
     )
 
 
@@ -191,10 +201,10 @@ def _span(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _certificates(answer: "TimeStampResponse") -> list[x509.Certificate]:
-    given = answer.signed_data.certificates
-    if len(given) > IMAGE_CERTIFICATES_MAX:
+    encoded = answer.signed_data.certificates
+    if len(encoded) > IMAGE_CERTIFICATES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_CERTIFICATES_MAX} certificates")
-    certificates = [load_certificate(one) for one in sorted(given)]
+    certificates = [load_certificate(der) for der in sorted(encoded)]
     for certificate in certificates:
         check_readable(certificate)
     return certificates
@@ -202,27 +212,32 @@ def _certificates(answer: "TimeStampResponse") -> list[x509.Certificate]:
 
 def _signer(
     answer: "TimeStampResponse",
-    given: Sequence[x509.Certificate],
+    certificates: Sequence[x509.Certificate],
     authority: Authority,
 ) -> x509.Certificate:
     infos = list(answer.signed_data.signer_infos)
     if len(infos) != 1:
         raise Unproved(f"{_PARSE}: {len(infos)} signers instead of one")
-    known = given or ([authority.leaf] if authority.leaf is not None else [])
-    if not known:
+    candidates = certificates or (
+        [authority.leaf] if authority.leaf is not None else []
+    )
+    if not candidates:
         message = "leaf certificate must be present in the TSR or as a verify option"
         raise Unproved(message)
     signer = infos[0]
-    for one in known:
-        if one.issuer == signer.issuer and serial_of(one) == signer.serial_number:
-            return one
+    for certificate in candidates:
+        if (
+            certificate.issuer == signer.issuer
+            and serial_of(certificate) == signer.serial_number
+        ):
+            return certificate
     raise Unproved(f"{_PARSE}: pkcs7: No certificate for signer")
 
 
 def _check_chain(signer: x509.Certificate, authority: Authority, at: datetime) -> None:
-    others = authority.intermediates
+    intermediates = authority.intermediates
     try:
-        verified_chain(signer, authority.roots, others, at, ANY)
+        verified_chain(signer, authority.roots, intermediates, at, ANY)
     except Unproved as error:
         raise Unproved(f"{_CHAIN} certificate chain: {error}") from None
 
@@ -274,8 +289,8 @@ def _verify(
         roots=list(authority.roots),
     ).build()
     try:
-        held = verifier.verify(answer, answer.tst_info.message_imprint.message)
+        is_valid = verifier.verify(answer, answer.tst_info.message_imprint.message)
     except (VerificationError, ValueError, TypeError) as error:
         raise Unproved(f"{_PARSE}: {error}") from None
-    if held is not True:
+    if is_valid is not True:
         raise Unproved(f"{_PARSE}: the signature does not verify")

@@ -90,20 +90,24 @@ class TufTrustRoot:
     def fulcio_roots(self, deadline_ns: int) -> Sequence[x509.Certificate]:
         """Return the self-issued certificates. Raises: ExpressionFailed."""
         try:
-            texts = self._used("Fulcio", _FULCIO, deadline_ns)
+            files = self._used("Fulcio", _FULCIO, deadline_ns)
         except ExpressionFailed as error:
             raise failed(f"initializing tuf: {error.message}") from error
-        found: list[x509.Certificate] = []
-        for text in texts:
+        roots: list[x509.Certificate] = []
+        for file in files:
             try:
-                given = all_certificates(text, IMAGE_CERTIFICATES_MAX)
+                certificates = all_certificates(file, IMAGE_CERTIFICATES_MAX)
             except Unproved as error:
                 reason = f"error unmarshalling certificates: {error}"
                 raise failed(reason) from None
-            found += [one for one in given if one.subject == one.issuer]
-        if not found:
+            roots += [
+                certificate
+                for certificate in certificates
+                if certificate.subject == certificate.issuer
+            ]
+        if not roots:
             raise failed("none of the Fulcio roots have been found")
-        return found
+        return roots
 
     def rekor_keys(self, deadline_ns: int) -> LogKeys:
         """Return the keys of the transparency logs. Raises: ExpressionFailed."""
@@ -133,7 +137,9 @@ class TufTrustRoot:
     def _used(self, usage: str, names: tuple[str, ...], deadline_ns: int) -> list[str]:
         """Return the files for a usage, else the files with well-known names."""
         files = self._current(deadline_ns)
-        chosen = [name for name, one in files.usages.items() if one == usage]
+        chosen = [
+            name for name, file_usage in files.usages.items() if file_usage == usage
+        ]
         chosen = chosen or [name for name in names if name in files.contents]
         if not chosen:
             message = "no matching targets by custom metadata, fallbacks not found"
@@ -179,14 +185,14 @@ class TufTrustRoot:
             self._failure = error.message
             self._until = time.monotonic() + IMAGE_TRUST_RETRY_S
         except _TufFailed as error:
-            text = "updating local metadata and targets: error updating to TUF remote"
-            self._failure = f"{text} mirror: tuf: {error}"
+            reason = "updating local metadata and targets: error updating to TUF remote"
+            self._failure = f"{reason} mirror: tuf: {error}"
             self._until = time.monotonic() + IMAGE_TRUST_RETRY_S
 
 
 def _late() -> DeadlinePassed:
-    text = "the TUF repository was not read in time"
-    return DeadlinePassed("images.deadline", text)
+    message = "the TUF repository was not read in time"
+    return DeadlinePassed("images.deadline", message)
 
 
 class _TufFailed(Exception):
@@ -237,8 +243,8 @@ def _usages(targets: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield names and usages of the files for verification."""
     names = [*_FULCIO, *_REKOR, *_CTFE, "trusted_root.json"]
     chosen = 0
-    for name, one in targets.items():
-        custom = one.get("custom") or {}
+    for name, target in targets.items():
+        custom = target.get("custom") or {}
         usage = (custom.get("sigstore") or {}).get("usage", "")
         if name in names or usage:
             chosen += 1

@@ -67,8 +67,8 @@ class CallSource(SourceThread):
             values = call_values(self._name, body, self._entry.spec.projections)
         except Error as error:
             cause = error.__cause__
-            why = cause.message if isinstance(cause, DependencyError) else ""
-            self._fail(error.message, why)
+            detail = cause.message if isinstance(cause, DependencyError) else ""
+            self._fail(error.message, detail)
             return
         now = datetime.now(UTC)
         self._set_state(

@@ -56,8 +56,10 @@ State = tuple[bool, str, datetime | None]
 class _Refused:
     """The source of an entry that was rejected."""
 
-    def __init__(self, name: str, text: str) -> None:
-        self.state = EntryState(failed_values(name, text), message=text, settled=True)
+    def __init__(self, name: str, message: str) -> None:
+        self.state = EntryState(
+            failed_values(name, message), message=message, settled=True
+        )
 
     def start(self) -> None:
         """Do nothing."""
@@ -142,14 +144,14 @@ class ClusterGlobalContext:
 
     def states(self) -> dict[str, State]:
         """Return the state of each entry; thread-safe."""
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         for name, (_, source) in list(self._sources.items()):
             state = source.state
             if name in self._left_out:
-                found[name] = (False, _NO_ROOM, state.refreshed)
+                states[name] = (False, _NO_ROOM, state.refreshed)
             elif state.settled:
-                found[name] = (state.ready, state.message, state.refreshed)
-        return found
+                states[name] = (state.ready, state.message, state.refreshed)
+        return states
 
     def stop(self) -> None:
         """Stop all threads."""
@@ -173,33 +175,37 @@ class ClusterGlobalContext:
         if not self._entries_moved.is_set():
             return
         self._entries_moved.clear()
-        found = {name: text for (_, name), text in self.informer.snapshot().items()}
-        for name in [name for name in self._sources if name not in found]:
+        documents = {
+            name: document for (_, name), document in self.informer.snapshot().items()
+        }
+        for name in [name for name in self._sources if name not in documents]:
             self._sources.pop(name)[1].stop()
             self._opened.pop(name, None)
             self._data_moved.set()
         # Entries that did not fit are retried whenever entries change.
-        for name in [name for name, (text, _) in self._sources.items() if not text]:
+        for name in [
+            name for name, (document, _) in self._sources.items() if not document
+        ]:
             del self._sources[name]
-        for name, text in sorted(found.items()):
-            known = self._sources.get(name)
-            if known is not None and known[0] == text:
+        for name, document in sorted(documents.items()):
+            current = self._sources.get(name)
+            if current is not None and current[0] == document:
                 continue
-            if known is not None:
-                known[1].stop()
+            if current is not None:
+                current[1].stop()
             self._data_moved.set()
-            if known is None and len(self._sources) >= self._entries_max:
+            if current is None and len(self._sources) >= self._entries_max:
                 reason = _FULL.format(self._entries_max)
                 self._sources[name] = (b"", _Refused(name, reason))
                 continue
-            source = self._source(name, text)
-            self._sources[name] = (text, source)
+            source = self._source(name, document)
+            self._sources[name] = (document, source)
             source.start()
 
-    def _source(self, name: str, text: bytes) -> EntrySource:
+    def _source(self, name: str, document: bytes) -> EntrySource:
         self._opened.pop(name, None)
         try:
-            entry = decode(msgspec.json.decode(text))
+            entry = decode(msgspec.json.decode(document))
         except InputError as error:
             return _Refused(name, error.message)
         assert isinstance(entry, GlobalContextEntry)

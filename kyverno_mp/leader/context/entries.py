@@ -35,16 +35,18 @@ NO_DATA: Final = "no data available"
 _PROJECTING_NS_MAX: Final = 10 * 10**9
 
 
-def failed_values(name: str, text: str) -> dict[str, bytes]:
+def failed_values(name: str, message: str) -> dict[str, bytes]:
     """Return the values of an entry without data, for which every read fails."""
-    error = msgspec.json.encode({"error": text})
+    error = msgspec.json.encode({"error": message})
     return {name: error, projection_key(name, ""): error}
 
 
 def opened_values(entry: GlobalContextEntry) -> dict[str, bytes]:
     """Return a value for each namespace whose policies may read the entry."""
     name, annotations = entry.metadata.name, entry.metadata.annotations
-    return {opened_key(name, one): b"true" for one in opened_to(annotations)}
+    return {
+        opened_key(name, namespace): b"true" for namespace in opened_to(annotations)
+    }
 
 
 def call_values(
@@ -63,10 +65,10 @@ def call_values(
     if data is not None:
         values[name] = b'{"data":%b}' % body
     for projection in projections:
-        found = _projected(projection.jmes_path, data, ints_are_numbers=True)
-        if found is not None:
+        projected = _projected(projection.jmes_path, data, ints_are_numbers=True)
+        if projected is not None:
             values[projection_key(name, projection.name)] = msgspec.json.encode(
-                {"data": found}
+                {"data": projected}
             )
     return values
 
@@ -84,12 +86,12 @@ def resource_values(
     data = msgspec.json.decode(body) if projections else None
     for projection in projections:
         try:
-            found = _projected(projection.jmes_path, data, ints_are_numbers=False)
+            projected = _projected(projection.jmes_path, data, ints_are_numbers=False)
         except Error as error:
             problem = f'failed to apply projection "{projection.name}": {error.message}'
             continue
         values[projection_key(name, projection.name)] = msgspec.json.encode(
-            {"data": found}
+            {"data": projected}
         )
     return values, problem
 

@@ -113,21 +113,25 @@ class ResourceSource(SourceThread):
 
     def _found(self) -> Resource:
         """Look up the resource by its kind. Raises: DependencyError."""
-        asked = self._entry.spec.kubernetes_resource
-        assert asked is not None
-        version = f"{asked.group}/{asked.version}" if asked.group else asked.version
+        reference = self._entry.spec.kubernetes_resource
+        assert reference is not None
+        version = (
+            f"{reference.group}/{reference.version}"
+            if reference.group
+            else reference.version
+        )
         listing = self._client.get(base_path(version))
         for resource in listing.get("resources") or ():
-            if resource.get("name") == asked.resource:
+            if resource.get("name") == reference.resource:
                 return Resource(
-                    group=asked.group,
-                    version=asked.version,
-                    plural=asked.resource,
+                    group=reference.group,
+                    version=reference.version,
+                    plural=reference.resource,
                     kind=str(resource.get("kind") or ""),
                     namespaced=resource.get("namespaced") is True,
                 )
         raise KubeRefused(
-            "leader.global_context", f"{version} has no resource {asked.resource}"
+            "leader.global_context", f"{version} has no resource {reference.resource}"
         )
 
     def _follow(self, cache: "_Cache") -> None:
@@ -159,8 +163,8 @@ class ResourceSource(SourceThread):
             EntryState(values, ready=not problem, message=problem, settled=True)
         )
 
-    def _report_trouble(self, text: str) -> None:
-        self._set_state(replace(self.state, ready=False, message=text, settled=True))
+    def _report_trouble(self, message: str) -> None:
+        self._set_state(replace(self.state, ready=False, message=message, settled=True))
 
     def _check_health(self, informer: Informer[bytes]) -> None:
         """Report a failing watch: the listed data stays in use, but can be stale."""
@@ -222,9 +226,9 @@ class _Cache:
         # PERF: managed fields take half of an object, and no policy reads them.
         with suppress(KeyError, TypeError):
             del document["metadata"]["managedFields"]
-        kept = msgspec.json.encode(document)
-        self._taken += len(kept)
+        encoded = msgspec.json.encode(document)
+        self._taken += len(encoded)
         if self._taken > GLOBAL_CONTEXT_ENTRY_BYTES_MAX:
             self._refuse()
             raise KubeRefused("leader.global_context", TOO_LARGE)
-        return kept
+        return encoded

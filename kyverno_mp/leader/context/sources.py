@@ -117,14 +117,14 @@ class SourceThread:
         before, self.state = self.state, state
         self._report(before, state)
 
-    def _fail(self, text: str, why: str = "") -> None:
-        """Let every read fail with ``text``."""
+    def _fail(self, message: str, detail: str = "") -> None:
+        """Let every read fail with ``message``."""
         self._set_state(
             replace(
                 self.state,
-                values=failed_values(self._name, text),
+                values=failed_values(self._name, message),
                 ready=False,
-                message=why or text,
+                message=detail or message,
                 settled=True,
             )
         )

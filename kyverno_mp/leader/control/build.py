@@ -126,7 +126,9 @@ def caller_path_controller(shared: Dependencies) -> CallerPathController:
     def registered() -> frozenset[str]:
         informers = shared.own.values()
         return segments_of(
-            text for informer in informers for text in informer.snapshot().values()
+            content
+            for informer in informers
+            for content in informer.snapshot().values()
         )
 
     replicas.knows = own
@@ -214,8 +216,12 @@ def generator_controller(
     honoured = settings.exceptions_in
 
     def registered() -> tuple[int, Iterable[object]]:
-        found = webhook.registered
-        return (0, ()) if found is None else (found.term, (*found.policies, *found.cel))
+        configuration = webhook.registered
+        return (
+            (0, ())
+            if configuration is None
+            else (configuration.term, (*configuration.policies, *configuration.cel))
+        )
 
     def in_force(policy: Source) -> bool:
         key = policy.metadata.namespace, policy.metadata.name

@@ -77,5 +77,5 @@ class EventRecorder:
 
     def _uid_of(self, key: str) -> str:
         namespace, _, name = key.rpartition("/")
-        text = self._exception((namespace, name))
-        return "" if text is None else _DECODER.decode(text).metadata.uid
+        document = self._exception((namespace, name))
+        return "" if document is None else _DECODER.decode(document).metadata.uid

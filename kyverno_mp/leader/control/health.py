@@ -32,7 +32,7 @@ _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
 """Every restart of an API server causes shorter failures than this."""
 _POLICIES: Final = frozenset(
-    one.plural for one in (*CLUSTER_POLICY.stored, POLICY_EXCEPTION)
+    resource.plural for resource in (*CLUSTER_POLICY.stored, POLICY_EXCEPTION)
 )
 _CEL: Final = f".{CEL_GROUP}"
 """The suffix of the plural names of policies in CEL and their exceptions."""
@@ -126,11 +126,11 @@ def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, .
     This does not make the pod unready, because the last publication stays in force.
     """
     stale = tuple(
-        f"{one.resource} could not be read for {age_s:.0f} s"
-        f" ({one.reason or 'see the log of the leader'}):"
-        f" {_meaning(one.resource)} may be old"
-        for one in (health.failing if health else ())
-        if (age_s := (now_ns - one.since_ns) / 1e9) > _FAILING_S_MAX
+        f"{failing.resource} could not be read for {age_s:.0f} s"
+        f" ({failing.reason or 'see the log of the leader'}):"
+        f" {_meaning(failing.resource)} may be old"
+        for failing in (health.failing if health else ())
+        if (age_s := (now_ns - failing.since_ns) / 1e9) > _FAILING_S_MAX
     )
     return (*stale, *(health.problems if health else ()))
 

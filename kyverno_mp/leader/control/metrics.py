@@ -100,8 +100,12 @@ class LeaderMetrics:
         Call it in one thread, often. A success resets the time.
         """
         before = self._failing_ns
-        failing = [one for one in self.informers if one.failures and not one.is_absent]
-        names = [_name_of(one.scope) for one in failing]
+        failing = [
+            informer
+            for informer in self.informers
+            if informer.failures and not informer.is_absent
+        ]
+        names = [_name_of(informer.scope) for informer in failing]
         self._failing_ns = {name: before.get(name, now_ns) for name in names}
         return tuple(
             FailingResource(name, self._failing_ns[name], informer.last_error)
@@ -114,8 +118,8 @@ def _name_of(scope: WatchScope) -> str:
 
     Two groups have PolicyExceptions; the group of policies in CEL is added.
     """
-    one = scope.field_selector.removeprefix("metadata.name=")
+    name = scope.field_selector.removeprefix("metadata.name=")
     plural, group = scope.resource.plural, scope.resource.group
     if group == CEL_GROUP:
         plural = f"{plural}.{group}"
-    return f"{plural}/{one}" if one else plural
+    return f"{plural}/{name}" if name else plural

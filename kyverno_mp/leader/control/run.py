@@ -157,7 +157,7 @@ def run_leader(
         cluster_data,
         configuration,
         lambda: (
-            all(one.synced for one in informers)
+            all(informer.synced for informer in informers)
             and policies.is_complete
             and context.is_settled
             and (leader.is_set or not settings.runs_webhook)
@@ -255,15 +255,15 @@ class ClusterLeader:
             informer.start()
         for thread in self._threads:
             thread.start()
-        others = [("shutdown", self._await_shutdown)]
+        threads = [("shutdown", self._await_shutdown)]
         if self._results is not None:
             self._results.start()
         if self._settings.runs_webhook:
             self._recorder.start()
             if self._triggers is not None:
                 self._triggers.start()
-            others.append(("bell", self._watch_workers))
-        for name, target in others:
+            threads.append(("bell", self._watch_workers))
+        for name, target in threads:
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def stop(self) -> None:
@@ -298,8 +298,8 @@ class ClusterLeader:
         if self._results is not None:
             self._results.count(recorder)
         if self._settings.runs_webhook:
-            held = float(self._election.holds())
-            recorder.series(LEASE_HELD).hold((LEASE,), held)
+            is_held = float(self._election.holds())
+            recorder.series(LEASE_HELD).hold((LEASE,), is_held)
 
     def _end_writing(self, within_s: float) -> None:
         self._stopping.set()

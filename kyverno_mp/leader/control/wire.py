@@ -176,16 +176,18 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     shared.rollouts.on_change(adds(keys.ROLLOUTS))
     shared.rollouts.on_list(adds(keys.ROLLOUTS))
     followed.context.on_state(adds(keys.ENTRIES))
-    for plural, own in shared.own.items():
-        own.on_change(partial(own_changed, plural))
+    for plural, own_informer in shared.own.items():
+        own_informer.on_change(partial(own_changed, plural))
     namespace = shared.replica.settings.namespace
-    others = Informer(client, scope_of(namespace), shared.replicas.read_reports)
+    replica_reports = Informer(
+        client, scope_of(namespace), shared.replicas.read_reports
+    )
     for informer in shared.objects.informers:
         informer.on_change(adds(keys.CERTIFICATES))
         informer.on_change(adds(keys.CALLERS))
     watched: list[Informer[Any]] = [*shared.own.values(), shared.owner.informer]
     watched.append(shared.rollouts)
-    return [crds, others, *watched, *shared.objects.informers]
+    return [crds, replica_reports, *watched, *shared.objects.informers]
 
 
 def _followed_names(settings: Settings) -> list[tuple[Resource, Key]]:

@@ -48,7 +48,8 @@ def compile_document(
     unusable: dict[str, str] = {}
     compiled = compile_policy(decoded, exceptions, verifies=True, unusable=unusable)
     ignored = (
-        f"PolicyException {key} is ignored: {why}" for key, why in unusable.items()
+        f"PolicyException {key} is ignored: {reason}"
+        for key, reason in unusable.items()
     )
     warnings = (*warnings, *ignored)
     if document.is_from_cluster() and is_generated(raw.get("status")):
@@ -66,11 +67,11 @@ def compile_document(
     return CompileOutcome(status, encoded)
 
 
-def clip(text: str) -> str:
+def clip(message: str) -> str:
     """Return the start of a string, up to the length limit of a status."""
-    if len(text) <= STATUS_TEXT_LENGTH_MAX:
-        return text
-    return text[:STATUS_TEXT_LENGTH_MAX] + "..."
+    if len(message) <= STATUS_TEXT_LENGTH_MAX:
+        return message
+    return message[:STATUS_TEXT_LENGTH_MAX] + "..."
 
 
 def _status_of(

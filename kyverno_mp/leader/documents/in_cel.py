@@ -179,7 +179,9 @@ def compile_cel_document(
     if force_ignore and body.denies:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)
-    warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    warnings = [
+        f"PolicyException {key} is ignored: {reason}" for key, reason in unusable
+    ]
     if getattr(compiled, "is_json", False):
         warnings.append(_JSON_ONLY)
     rule_count = len(body.rules_of(decoded))
@@ -204,7 +206,9 @@ def _compile_authorization(
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)
-    warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    warnings = [
+        f"PolicyException {key} is ignored: {reason}" for key, reason in unusable
+    ]
     kind, namespace, name = document.key
     status = PolicyStatus(
         kind=kind,
@@ -254,13 +258,13 @@ class Modes(NamedTuple):
             return None
         raw = document.raw()
         spec = raw.get("spec") if type(raw) is dict else None
-        given = spec.get("failurePolicy") if type(spec) is dict else None
+        failure_policy = spec.get("failurePolicy") if type(spec) is dict else None
         kind, namespace, name = document.key
         policy = PolicyIR(
             kind,
             name,
             namespace=namespace,
-            failure_policy="Ignore" if given == "Ignore" else "Fail",
+            failure_policy="Ignore" if failure_policy == "Ignore" else "Fail",
         )
         return _failing(policy, mode, f"the policy {name} does not compile")
 
@@ -270,22 +274,24 @@ class Modes(NamedTuple):
         SAFETY: as above. The name, a path, sorts before those of policies, so that it
         decides first.
         """
-        text = "a file with policies cannot be read"
+        message = "a file with policies cannot be read"
         kind = OF_AUTHORIZERS.name
         modes = (self.authorizes, JSON_MODE if self.payloads else "")
         return {
-            (kind, "", f"{path} ({mode})"): _failing(PolicyIR(kind, path), mode, text)
+            (kind, "", f"{path} ({mode})"): _failing(
+                PolicyIR(kind, path), mode, message
+            )
             for path in sorted(paths)
             for mode in filter(None, modes)
         }
 
 
-def _failing(policy: PolicyIR, mode: str, text: str) -> EncodedPolicy:
+def _failing(policy: PolicyIR, mode: str, message: str) -> EncodedPolicy:
     """Return a policy that is an error of each request or payload."""
     if mode == JSON_MODE:
-        return failing_on_payloads(policy, text)
+        return failing_on_payloads(policy, message)
     return encode_cel_policy(
-        AuthorizationPolicyIR(policy, mode, (), (), (), error=text)
+        AuthorizationPolicyIR(policy, mode, (), (), (), error=message)
     )
 
 
@@ -319,7 +325,7 @@ def _status_of(
         actions = compiled.actions
     copies = [""]
     if not isinstance(compiled, GeneratingPolicyIR):
-        copies = [one.copy for one in compiled.bodies]
+        copies = [compiled_body.copy for compiled_body in compiled.bodies]
     return PolicyStatus(
         kind=kind,
         namespace=namespace,

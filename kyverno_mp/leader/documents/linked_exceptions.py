@@ -51,15 +51,15 @@ def dropped_exceptions(
             continue
         of_policy[namespace, key] = here
         of_all[namespace] = total
-    return {key: frozenset(found) for key, found in dropped.items()}
+    return {key: frozenset(keys) for key, keys in dropped.items()}
 
 
 def why_dropped(dropped: frozenset[str]) -> str:
     """Return what the status of a policy says of the exceptions that it lost."""
     first = min(dropped)
-    others = f" and {len(dropped) - 1} others are" if len(dropped) > 1 else " is"
+    rest = f" and {len(dropped) - 1} others are" if len(dropped) > 1 else " is"
     return (
-        f"PolicyException {first}{others} ignored: the exceptions of a namespace may"
+        f"PolicyException {first}{rest} ignored: the exceptions of a namespace may"
         f" take {LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX // _MIB} MiB of memory for one"
         " policy in every process, and"
         f" {LINKED_EXCEPTIONS_BYTES_MAX // _MIB} MiB for all in admission and scans"

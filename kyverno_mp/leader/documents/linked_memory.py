@@ -127,18 +127,18 @@ class _Stubs:
         """Return the replacement to publish, if any, its effect, and ``is_missed``."""
         used = self._used.get(namespace, 0)
         if used <= self._bytes_max:
-            found = policy.instead()
-            if found is not None:
-                used += linked_bytes(found)
+            replacement = policy.instead()
+            if replacement is not None:
+                used += linked_bytes(replacement)
                 self._used[namespace] = used
             if used <= self._bytes_max:
-                return found, _RULES_FAIL, False
-        found = None
+                return replacement, _RULES_FAIL, False
+        replacement = None
         if namespace not in self._replaced:
-            found = policy.instead_of_all()
-        if found is not None:
+            replacement = policy.instead_of_all()
+        if replacement is not None:
             self._replaced.add(namespace)
-        return found, _ALL_FAIL, policy.is_missed()
+        return replacement, _ALL_FAIL, policy.is_missed()
 
 
 class _Shares:
@@ -158,7 +158,9 @@ class _Shares:
         for key, policy in weighed.items():
             if key[1] and policy.size <= LINKED_POLICY_BYTES_MAX:
                 self._add(policy, key[1])
-        linked = [min(one, LINKED_NAMESPACE_BYTES_MAX) for one in self._linked.values()]
+        linked = [
+            min(size, LINKED_NAMESPACE_BYTES_MAX) for size in self._linked.values()
+        ]
         self.linked_max = fair_share(linked, room.linked)
         total = room.of_tenants(cluster)
         self.published_max = fair_share(self._published.values(), total)
@@ -173,21 +175,21 @@ class _Shares:
     def take(self, policy: _Weighed, namespace: str) -> tuple[str, str]:
         """Charge a policy; return the error's code, and its text, or "" if it fits."""
         size, linked = policy.size, self._linked.get(namespace, 0) + policy.size
-        what = f"all policies of namespace {namespace} may take"
+        subject = f"all policies of namespace {namespace} may take"
         costs = f"it would take about {_mib(size)} MiB of memory in every process;"
         most = LINKED_NAMESPACE_BYTES_MAX
         if size > LINKED_POLICY_BYTES_MAX:
             most = LINKED_POLICY_BYTES_MAX
             return UNLINKED, f"{costs} one policy may take {_mib(most)} MiB"
         if linked > most:
-            return UNLINKED, f"{costs} {what} {_mib(most)} MiB"
+            return UNLINKED, f"{costs} {subject} {_mib(most)} MiB"
         if linked > self.linked_max:
-            share = f"{what} {int(self.linked_max) >> 10} KiB"
+            share = f"{subject} {int(self.linked_max) >> 10} KiB"
             return OVER_SHARE, f"{costs} {share}, {_EQUAL_PART} memory of this pod"
         published = self._published.get(namespace, 0) + policy.published
         if published > self.published_max:
             costs = f"it takes {policy.published >> 10} KiB, compiled;"
-            share = f"{what} {int(self.published_max) >> 10} KiB"
+            share = f"{subject} {int(self.published_max) >> 10} KiB"
             return OVER_SHARE, f"{costs} {share}, {_EQUAL_PART} folder of this pod"
         self._add(policy, namespace)
         return "", ""
@@ -211,36 +213,40 @@ class LinkedMemory:
     ) -> dict[Key, Limited]:
         """Return the policies that exceed a budget, or whose exceptions do."""
         self._weigh(policies)
-        found = self._without_exceptions(policies)
+        limited = self._without_exceptions(policies)
         cluster = sum(
-            published_bytes(one)
-            for key, (one, _) in policies.items()
-            if one is not None and not key[1]
+            published_bytes(encoded_policy)
+            for key, (encoded_policy, _) in policies.items()
+            if encoded_policy is not None and not key[1]
         )
         shares = _Shares(self._room, self._weighed, cluster)
         stubs = _Stubs(shares.stubs_max)
-        sizes = [(one.size, key) for key, one in self._weighed.items() if key[1]]
+        sizes = [
+            (weighed.size, key) for key, weighed in self._weighed.items() if key[1]
+        ]
         for _, key in sorted(sizes):
-            code, why = shares.take(self._weighed[key], key[1])
+            code, reason = shares.take(self._weighed[key], key[1])
             if not code:
                 continue
             encoded, then, is_missing = stubs.take(self._weighed[key], key[1])
             status = policies[key][1]
-            text = f"{why}{then}"
+            message = f"{reason}{then}"
             if not status.ready:
-                text = f"{status.message}; {text}"
-            found[key] = Limited(
+                message = f"{status.message}; {message}"
+            limited[key] = Limited(
                 encoded,
-                msgspec.structs.replace(status, ready=False, code=code, message=text),
+                msgspec.structs.replace(
+                    status, ready=False, code=code, message=message
+                ),
                 is_missing,
             )
-        return found
+        return limited
 
     def _without_exceptions(
         self, policies: Mapping[Key, tuple[EncodedPolicy | None, PolicyStatus]]
     ) -> dict[Key, Limited]:
         all_dropped = dropped_exceptions(
-            (key, one.encoded) for key, one in self._weighed.items()
+            (key, weighed.encoded) for key, weighed in self._weighed.items()
         )
         exceptions: dict[Key, Limited] = {}
         for key, dropped in all_dropped.items():
@@ -262,10 +268,10 @@ class LinkedMemory:
         for key, (encoded, _) in policies.items():
             if encoded is None or not (key[1] or encoded.exceptions):
                 continue
-            known = before.get(key)
-            if known is None or known.encoded is not encoded:
-                known = _Weighed(encoded, key[0], key[1])
-            self._weighed[key] = known
+            weighed = before.get(key)
+            if weighed is None or weighed.encoded is not encoded:
+                weighed = _Weighed(encoded, key[0], key[1])
+            self._weighed[key] = weighed
 
 
 def published_bytes(encoded: EncodedPolicy) -> int:

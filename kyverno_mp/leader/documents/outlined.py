@@ -31,7 +31,7 @@ def without_documents(
     documents: Mapping[Key, StoredDocument],
 ) -> dict[Key, Limited]:
     """Return the replacements of the policies of which only outlines are kept."""
-    found: dict[Key, Limited] = {}
+    limited: dict[Key, Limited] = {}
     for key, (encoded, status) in policies.items():
         size = documents[key].outline_of
         if not size:
@@ -42,8 +42,8 @@ def without_documents(
         refused = msgspec.structs.replace(
             status, ready=False, code=OVER_SOURCES, message=message, in_force=""
         )
-        found[key] = Limited(stub, refused, lost)
-    return found
+        limited[key] = Limited(stub, refused, lost)
+    return limited
 
 
 def no_exception(document: StoredDocument) -> str:

@@ -111,11 +111,11 @@ class SourceRoom:
         share = _share(demands, self._of_tenants())
         fitting: set[Key] = set()
         for documents in by_namespace.values():
-            left = share
+            bytes_left = share
             for size, key in sorted(documents):
-                if size > left:
+                if size > bytes_left:
                     break
-                left -= size
+                bytes_left -= size
                 fitting.add(key)
         return fitting
 

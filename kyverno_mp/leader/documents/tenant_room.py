@@ -81,13 +81,13 @@ def fair_share(demands: Iterable[int], total: int) -> float:
 
     Those below it get all that they demand, and what they leave goes to the others.
     """
-    left = total
+    remaining = total
     ordered = sorted(demands)
     for index, demand in enumerate(ordered):
-        share = left // (len(ordered) - index)
+        share = remaining // (len(ordered) - index)
         if demand > share:
             return share
-        left -= demand
+        remaining -= demand
     return inf
 
 

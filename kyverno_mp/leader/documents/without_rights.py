@@ -29,7 +29,7 @@ def without_rights(
     lost: Mapping[Key, str],
 ) -> dict[Key, Limited]:
     """Return the replacements; ``lost`` may name policies that do not exist."""
-    found: dict[Key, Limited] = {}
+    limited: dict[Key, Limited] = {}
     for key, reason in lost.items():
         if key not in policies:
             continue
@@ -38,5 +38,5 @@ def without_rights(
         status = msgspec.structs.replace(
             status, ready=False, code=NO_RIGHTS, message=f"{reason}{_EFFECT}"
         )
-        found[key] = Limited(stub, status)
-    return found
+        limited[key] = Limited(stub, status)
+    return limited

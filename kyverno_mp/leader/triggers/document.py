@@ -48,13 +48,13 @@ _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _NAME_CHARACTERS: Final = 40
 
 
-def name_of(record: TriggerRecord, wanted: Wanted) -> str:
+def name_of(record: TriggerRecord, part: Wanted) -> str:
     """Return a name that depends only on the rules, the trigger and the operation."""
     trigger = record.trigger
-    parts = [wanted.type, wanted.policy, *wanted.rules, str(wanted.deletes)]
+    parts = [part.type, part.policy, *part.rules, str(part.deletes)]
     parts += [record.role, record.operation, trigger.api_version, trigger.kind]
     parts += [trigger.namespace, record.who]
-    if wanted.unchecked:
+    if part.unchecked:
         parts.append(UNCHECKED)
     if record.changed is not None:
         changed = record.changed
@@ -65,16 +65,20 @@ def name_of(record: TriggerRecord, wanted: Wanted) -> str:
 
 def names_of(record: TriggerRecord) -> list[str]:
     """Return the names of all UpdateRequests of a record."""
-    return [name_of(record, wanted) for wanted in record.wanted]
+    return [name_of(record, part) for part in record.wanted]
 
 
-def since_of(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+def since_of(recorded: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
     """Return the time since when triggers are lost: the earlier of both times."""
-    found = [int(one[LOST_SINCE]) for one in (known, new) if one.get(LOST_SINCE)]
-    return {LOST_SINCE: str(min(found))} if found else {}
+    times = [
+        int(annotations[LOST_SINCE])
+        for annotations in (recorded, new)
+        if annotations.get(LOST_SINCE)
+    ]
+    return {LOST_SINCE: str(min(times))} if times else {}
 
 
-def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
+def document_of(record: TriggerRecord, part: Wanted, namespace: str) -> Json:
     """Return the UpdateRequest of one part of a record."""
     annotations = {RECORDED: str(record.at_ns)}
     if record.trigger.version:
@@ -82,7 +86,7 @@ def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
     if record.changed is not None:
         annotations.pop(SEEN_VERSION, None)
         annotations[CHANGED] = msgspec.json.encode(_changed(record)).decode()
-    if wanted.unchecked:
+    if part.unchecked:
         annotations[UNCHECKED] = "true"
     if record.is_of_policy:
         annotations[LOST_SINCE] = str(record.at_ns)
@@ -92,12 +96,12 @@ def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
         "apiVersion": UPDATE_REQUESTS.api_version,
         "kind": UPDATE_REQUESTS.kind,
         "metadata": {
-            "name": name_of(record, wanted),
+            "name": name_of(record, part),
             "namespace": namespace,
-            "labels": _labels(record, wanted),
+            "labels": _labels(record, part),
             "annotations": annotations,
         },
-        "spec": _spec(record, wanted),
+        "spec": _spec(record, part),
     }
 
 
@@ -112,12 +116,12 @@ def _changed(record: TriggerRecord) -> Json:
     }
 
 
-def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
-    if wanted.type == _CEL_MUTATE:
+def _labels(record: TriggerRecord, part: Wanted) -> dict[str, str]:
+    if part.type == _CEL_MUTATE:
         # KYVERNO: UpdateRequests from admission have no labels.
         return {}
-    _, _, policy = wanted.policy.rpartition("/")
-    if wanted.type != _MUTATE:
+    _, _, policy = part.policy.rpartition("/")
+    if part.type != _MUTATE:
         return {_GENERATE_POLICY: _cut(policy)}
     trigger = record.trigger
     values = {
@@ -138,49 +142,49 @@ def _cut(value: str) -> str:
     return _NOT_IN_LABELS.sub("-", value)[:_LABEL_MAX].strip("-_.")
 
 
-def _spec(record: TriggerRecord, wanted: Wanted) -> Json:
+def _spec(record: TriggerRecord, part: Wanted) -> Json:
     trigger = _identity(record.trigger)
     spec: dict[str, Json] = {
-        "requestType": wanted.type,
-        "policy": wanted.policy,
-        "context": _context(record, wanted),
+        "requestType": part.type,
+        "policy": part.policy,
+        "context": _context(record, part),
     }
-    if wanted.type in (_MUTATE, _CEL_MUTATE):
+    if part.type in (_MUTATE, _CEL_MUTATE):
         # K8S: the schema requires both of these fields.
-        rule = "".join(wanted.rules[:1])
-        own = {"rule": rule, "resource": trigger, "deleteDownstream": False}
-        return {**spec, **own}
+        rule = "".join(part.rules[:1])
+        fields = {"rule": rule, "resource": trigger, "deleteDownstream": False}
+        return {**spec, **fields}
     rules = [
         {
             "rule": rule,
-            "deleteDownstream": wanted.deletes,
-            "synchronize": wanted.synchronize,
+            "deleteDownstream": part.deletes,
+            "synchronize": part.synchronize,
             "trigger": trigger,
         }
-        for rule in wanted.rules
+        for rule in part.rules
     ]
     none = {"rule": "", "resource": {}, "deleteDownstream": False}
     return {**spec, **none, "ruleContext": rules}
 
 
 def _identity(trigger: TriggerObject) -> dict[str, str]:
-    found = {
+    fields = {
         "apiVersion": trigger.api_version,
         "kind": trigger.kind,
         "namespace": trigger.namespace,
         "name": trigger.name,
         "uid": trigger.uid,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
-def _context(record: TriggerRecord, wanted: Wanted) -> Json:
+def _context(record: TriggerRecord, part: Wanted) -> Json:
     if record.role:
         # The request was for another object than the trigger.
         return {}
     review: dict[str, Json] = msgspec.json.decode(record.review)
     user = review.get("userInfo") or {}
-    if wanted.with_objects and record.objects:
+    if part.with_objects and record.objects:
         review.update(msgspec.json.decode(record.objects))
     return {
         "userInfo": {

@@ -56,10 +56,10 @@ def mark_pending(client: Client, namespace: str) -> int:
     objects = Objects(client)
 
     def mark(raw: msgspec.Raw) -> bool:
-        one = _REQUEST.decode(raw)
-        if one.status.state or one.metadata.deletion_timestamp:
+        request = _REQUEST.decode(raw)
+        if request.status.state or request.metadata.deletion_timestamp:
             return False
-        key = one.metadata.namespace, one.metadata.name
+        key = request.metadata.namespace, request.metadata.name
         try:
             objects.merge(UPDATE_REQUESTS, key, _PENDING, "status")
         except (KubeNotFound, KubeConflict):

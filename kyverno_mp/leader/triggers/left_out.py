@@ -22,10 +22,10 @@ _KINDS: Final = {
 """By the type of their requests, "" for all that are not in CEL."""
 
 
-def change_unproved(objects: Objects, wanted: Wanted) -> None:
+def change_unproved(objects: Objects, part: Wanted) -> None:
     """Add the condition to a policy that lacks it. Raises: DependencyError."""
-    namespace, _, name = wanted.policy.rpartition("/")
-    kind = _KINDS.get(wanted.type) or _KINDS[""]
+    namespace, _, name = part.policy.rpartition("/")
+    kind = _KINDS.get(part.type) or _KINDS[""]
     resource = resource_of(kind.namespaced if namespace else kind.cluster)
     now = datetime.now(UTC)
     objects.change(

@@ -59,20 +59,24 @@ class Rejections:
 
     def is_due(self, record: Held) -> bool:
         """Return whether a record is new or due again."""
-        found = self._of.get(record)
-        return found is None or found.due_s <= self._monotonic_s()
+        rejection = self._of.get(record)
+        return rejection is None or rejection.due_s <= self._monotonic_s()
 
     def retry_now(self) -> None:
         """Make all records due, and let none be given up."""
         self.disturb()
-        for one in self._of.values():
-            one.due_s = 0.0
+        for rejection in self._of.values():
+            rejection.due_s = 0.0
 
     def disturb(self) -> None:
         """Start the count over, e.g. after an outage."""
         now_s = self._monotonic_s()
-        for one in self._of.values():
-            one.since_s, one.counted, one.seen = now_s, 0, self._accepted
+        for rejection in self._of.values():
+            rejection.since_s, rejection.counted, rejection.seen = (
+                now_s,
+                0,
+                self._accepted,
+            )
 
     def accept(self, number: int) -> None:
         """Count the accepted records of one round, before its rejected ones."""
@@ -87,23 +91,27 @@ class Rejections:
     def reject(self, record: Held, names: Iterable[str]) -> bool:
         """Count a rejection; return whether to give the record up."""
         now_s = self._monotonic_s()
-        one = self._of.get(record)
-        if one is None:
-            one = self._of[record] = _Rejection(frozenset(names), now_s)
-        elif self._accepted_before > one.seen:
-            one.counted += 1
-        one.times += 1
-        one.seen = self._accepted
-        pause_s = _PAUSES.pause_s(one.times)
-        one.due_s = now_s + max(pause_s, len(self._of) / TRIGGER_RETRIES_PER_S)
-        is_old = now_s - one.since_s >= TRIGGER_REJECTED_S
-        return is_old and one.counted >= TRIGGER_REJECTED_TIMES
+        rejection = self._of.get(record)
+        if rejection is None:
+            rejection = self._of[record] = _Rejection(frozenset(names), now_s)
+        elif self._accepted_before > rejection.seen:
+            rejection.counted += 1
+        rejection.times += 1
+        rejection.seen = self._accepted
+        pause_s = _PAUSES.pause_s(rejection.times)
+        rejection.due_s = now_s + max(pause_s, len(self._of) / TRIGGER_RETRIES_PER_S)
+        is_old = now_s - rejection.since_s >= TRIGGER_REJECTED_S
+        return is_old and rejection.counted >= TRIGGER_REJECTED_TIMES
 
     def forget(self, records: Iterable[Held]) -> None:
         """Forget finished records."""
         if [record for record in records if self._of.pop(record, None) is not None]:
-            held = {name for one in self._of.values() for name in one.names}
-            self._stored = {n: at for n, at in self._stored.items() if n in held}
+            stored_names = {
+                name for rejection in self._of.values() for name in rejection.names
+            }
+            self._stored = {
+                n: at for n, at in self._stored.items() if n in stored_names
+            }
 
     def hold(self, names: Iterable[str], stored: Iterable[str], at_ns: int) -> None:
         """Remember which requests of a rejected record were stored."""

@@ -161,8 +161,8 @@ class TriggerWriter:
     def _look(self) -> None:
         """Determine the number of pending records and the oldest one."""
         ahead = self._ahead.values()
-        self.waiting = sum(one.waiting for one in ahead)
-        times = [held.at_ns for one in ahead for held in one.pending()]
+        self.waiting = sum(source.waiting for source in ahead)
+        times = [record.at_ns for source in ahead for record in source.pending()]
         self.oldest_ns = min(times, default=0)
 
     def count(self, recorder: Recorder) -> None:
@@ -180,7 +180,7 @@ class TriggerWriter:
 
         Raises: DependencyError, except for a rejection; _Full.
         """
-        read = [(one, self._decoded(one)) for one in records]
+        read = [(record, self._decoded(record)) for record in records]
         lanes: dict[str, list[int]] = {}
         for number, (_, decoded) in enumerate(read):
             if decoded is not None:
@@ -223,7 +223,7 @@ class TriggerWriter:
         is_over = self._rejections.reject(record, names_of(decoded))
         if is_over and _is_refusal(error):
             self.outcomes.add((GIVEN_UP,))
-            policies = sorted({wanted.policy for wanted in decoded.wanted})
+            policies = sorted({part.policy for part in decoded.wanted})
             _log.error("UpdateRequests given up: %s: %s", ", ".join(policies), error)
             record.finish(gave_up=True)
 
@@ -242,13 +242,13 @@ class TriggerWriter:
         """Store the UpdateRequests of a record that are not stored yet."""
         rejected: DependencyError | None = None
         stored: list[str] = []
-        for wanted in decoded.wanted:
-            name = name_of(decoded, wanted)
+        for part in decoded.wanted:
+            name = name_of(decoded, part)
             is_stored = self._rejections.is_stored(name, decoded.at_ns)
             if is_stored and not decoded.is_of_policy:
                 continue
             try:
-                self._store(decoded, wanted)
+                self._store(decoded, part)
             except DependencyError as error:
                 if not _is_isolated(error):
                     return _End(error, len(stored))
@@ -266,25 +266,25 @@ class TriggerWriter:
             self._rejections.hold(names_of(decoded), stored, decoded.at_ns)
         return _End(rejected, len(stored))
 
-    def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
+    def _store(self, decoded: TriggerRecord, part: Wanted) -> None:
         """Store an UpdateRequest; if it is rejected, store one that syncs the policy.
 
         Raises: DependencyError; KubeRefused if both are rejected.
         """
         if decoded.role == LEFT_ROLE:
-            return change_unproved(self._objects, wanted)
+            return change_unproved(self._objects, part)
         try:
-            _check_size(decoded, wanted)
-            self._put(document_of(decoded, wanted, self._namespace))
+            _check_size(decoded, part)
+            self._put(document_of(decoded, part, self._namespace))
         except KubeRefused as error:
             if not _is_refusal(error) or decoded.is_of_policy:
                 raise
-            lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
+            lost = lost_record(part.policy, decoded.at_ns, part.type)
             self._store(lost, lost.wanted[0])
             self.outcomes.add((GIVEN_UP,))
             _log.error(
                 "the API server rejects an UpdateRequest of policy %s: %s",
-                wanted.policy,
+                part.policy,
                 error.code,
             )
 
@@ -312,28 +312,28 @@ class TriggerWriter:
         If the old version is being processed, its deletion spares the new version.
         """
 
-        def edit(found: Json) -> Json | None:
-            metadata = found["metadata"]
+        def edit(stored: Json) -> Json | None:
+            metadata = stored["metadata"]
             if metadata.get("deletionTimestamp"):
                 return None
             annotations = metadata.get("annotations") or {}
-            wanted = document["metadata"]["annotations"]
-            if int(annotations.get(RECORDED) or 0) > int(wanted[RECORDED]):
+            new_annotations = document["metadata"]["annotations"]
+            if int(annotations.get(RECORDED) or 0) > int(new_annotations[RECORDED]):
                 # A later request updated it: it is due again, with newer content.
-                wanted = {}
+                new_annotations = {}
             else:
-                found["spec"] = document["spec"]
+                stored["spec"] = document["spec"]
             metadata["annotations"] = {
                 **annotations,
-                **wanted,
+                **new_annotations,
                 **since_of(annotations, document["metadata"]["annotations"]),
                 _MARKED: str(time.time_ns()),
             }
-            return found
+            return stored
 
         key = key_of(document)
-        found = self._objects.change(UPDATE_REQUESTS, key, edit)
-        return found is not None and not found["metadata"].get("deletionTimestamp")
+        changed = self._objects.change(UPDATE_REQUESTS, key, edit)
+        return changed is not None and not changed["metadata"].get("deletionTimestamp")
 
     def _wait_for_room(self) -> None:
         """Raise _Full while too many requests exist."""
@@ -341,8 +341,8 @@ class TriggerWriter:
         if now_s - self._counted_s >= _COUNT_S:
             path = UPDATE_REQUESTS.collection(self._namespace)
             page = self._client.get(path, [("limit", "1")])
-            left = (page.get("metadata") or {}).get("remainingItemCount") or 0
-            self._room = self._threshold() - len(page.get("items") or ()) - left
+            uncounted = (page.get("metadata") or {}).get("remainingItemCount") or 0
+            self._room = self._threshold() - len(page.get("items") or ()) - uncounted
             self._counted_s = now_s
             if self._room <= 0:
                 _log.warning(
@@ -356,10 +356,10 @@ class TriggerWriter:
         while not self._pause.is_last(self._failures, self.waiting):
             self.step()
         self._rejections.retry_now()
-        left = 0
+        waiting_before = 0
         self.step()
-        while self.waiting not in (0, left):
-            left = self.waiting
+        while self.waiting not in (0, waiting_before):
+            waiting_before = self.waiting
             self.step()
 
 
@@ -383,9 +383,9 @@ def _is_isolated(error: DependencyError | None) -> bool:
     return _is_refusal(error) or (error is not None and error.code == _FORBIDDEN)
 
 
-def _check_size(decoded: TriggerRecord, wanted: Wanted) -> None:
+def _check_size(decoded: TriggerRecord, part: Wanted) -> None:
     """Raise KubeRefused for objects that the API server cannot store."""
-    if wanted.with_objects and len(decoded.objects) > TRIGGER_OBJECTS_BYTES_MAX:
+    if part.with_objects and len(decoded.objects) > TRIGGER_OBJECTS_BYTES_MAX:
         raise KubeRefused(_TOO_LARGE, "the objects are too large")
 
 

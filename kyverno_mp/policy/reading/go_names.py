@@ -49,8 +49,8 @@ def _named(value: Json, kind: inspect.Type) -> Json:
         renamed: dict[str, Json] = {}
         for name, item in value.items():
             if folded(name) in fields:
-                known, below = fields[folded(name)]
-                renamed[known] = _named(item, below)
+                declared, below = fields[folded(name)]
+                renamed[declared] = _named(item, below)
         return renamed
     if isinstance(kind, inspect.DictType) and type(value) is dict:
         return {name: _named(item, kind.value_type) for name, item in value.items()}

@@ -45,9 +45,9 @@ def bindings_of(
             yield binding, _params(binding.params, params)
             continue
         within = _params_in_reach(ir, binding.params, request, params)
-        found = _params(binding.params, within)
-        if found is not None or not binding.params.may_lack:
-            yield binding, found
+        parameter = _params(binding.params, within)
+        if parameter is not None or not binding.params.may_lack:
+            yield binding, parameter
 
 
 def _params_in_reach(
@@ -63,18 +63,18 @@ def _params_in_reach(
     ]
 
 
-def _params(ref: ParamRefIR | None, given: Sequence[Json]) -> Json:
+def _params(ref: ParamRefIR | None, params: Sequence[Json]) -> Json:
     """Return the first parameter with the name, or a list of selected parameters."""
     if ref is None:
         return None
-    found = [each for each in given if _is_meant(ref, each)]
-    if not found:
+    matching = [each for each in params if _is_meant(ref, each)]
+    if not matching:
         return None
-    return found[0] if ref.selector is None else {"items": found}
+    return matching[0] if ref.selector is None else {"items": matching}
 
 
-def _is_meant(ref: ParamRefIR, given: Json) -> bool:
-    metadata = metadata_of(given)
+def _is_meant(ref: ParamRefIR, param: Json) -> bool:
+    metadata = metadata_of(param)
     if ref.selector is not None:
         return selector_matches(ref.selector, labels_of(metadata.get("labels")))
     # KYVERNO: the namespace is used only if no name is given.

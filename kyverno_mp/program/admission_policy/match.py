@@ -24,22 +24,22 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     """Return whether the constraints match; None matches every request."""
     if constraints is None:
         return True
-    place = resource_of(request)
+    group_resource = resource_of(request)
     selector = constraints.namespace_selector
     if selector is not None and has_namespace(request):
-        labels = _namespace_labels(request, place[2])
+        labels = _namespace_labels(request, group_resource[2])
         if not _selects(selector, labels):
             return False
     selector = constraints.object_selector
     if selector is not None and not any(
-        _selects(selector, labels_of(metadata_of(one).get("labels")))
-        for one in (request.object, request.old_object)
-        if one or one is EMPTY_OBJECT
+        _selects(selector, labels_of(metadata_of(resource).get("labels")))
+        for resource in (request.object, request.old_object)
+        if resource or resource is EMPTY_OBJECT
     ):
         return False
-    if _listed(constraints.excluded, request, place):
+    if _listed(constraints.excluded, request, group_resource):
         return False
-    return not constraints.rules or _listed(constraints.rules, request, place)
+    return not constraints.rules or _listed(constraints.rules, request, group_resource)
 
 
 def has_namespace(request: Request) -> bool:
@@ -61,8 +61,12 @@ def _compiled(selector: SelectorIR) -> LabelTest:
 
 def resource_of(request: Request) -> tuple[str, str, str]:
     """Return the group, version and plural name of the request's resource."""
-    asked = (request.review_request or {}).get("resource") or {}
-    return asked.get("group", ""), asked.get("version", ""), asked.get("resource", "")
+    resource = (request.review_request or {}).get("resource") or {}
+    return (
+        resource.get("group", ""),
+        resource.get("version", ""),
+        resource.get("resource", ""),
+    )
 
 
 def kind_of(request: Request) -> RequestKind:
@@ -86,23 +90,25 @@ def _namespace_labels(request: Request, resource: str) -> Mapping[str, str]:
 
 
 def _listed(
-    rules: Sequence[ResourceRuleIR], request: Request, place: tuple[str, str, str]
+    rules: Sequence[ResourceRuleIR],
+    request: Request,
+    group_resource: tuple[str, str, str],
 ) -> bool:
     return any(
-        _rule_matches(rule, request, place) and _is_named(rule, request)
+        _rule_matches(rule, request, group_resource) and _is_named(rule, request)
         for rule in rules
     )
 
 
 def _rule_matches(
-    rule: ResourceRuleIR, request: Request, place: tuple[str, str, str]
+    rule: ResourceRuleIR, request: Request, group_resource: tuple[str, str, str]
 ) -> bool:
-    group, version, resource = place
+    group, version, resource = group_resource
     return (
         _has(rule.operations, request.operation)
         and _has(rule.groups, group)
         and _has(rule.versions, version)
-        and _scope_matches(rule.scope, request, place)
+        and _scope_matches(rule.scope, request, group_resource)
         and any(
             _resource_matches(entry, resource, request.subresource)
             for entry in rule.resources
@@ -114,17 +120,19 @@ def _has(listed: Sequence[str], value: str) -> bool:
     return "*" in listed or value in listed
 
 
-def _scope_matches(scope: str, request: Request, place: tuple[str, str, str]) -> bool:
+def _scope_matches(
+    scope: str, request: Request, group_resource: tuple[str, str, str]
+) -> bool:
     if scope == "*":
         return True
     # KYVERNO: offline every object is in a namespace (docs/behaviour/cli 22.1).
-    is_namespaced = place != _NAMESPACES and bool(request.namespace)
+    is_namespaced = group_resource != _NAMESPACES and bool(request.namespace)
     return is_namespaced == (scope == "Namespaced")
 
 
 def _resource_matches(entry: str, resource: str, subresource: str) -> bool:
-    wanted, _, wanted_subresource = entry.partition("/")
-    return wanted in ("*", resource) and wanted_subresource in (
+    pattern, _, wanted_subresource = entry.partition("/")
+    return pattern in ("*", resource) and wanted_subresource in (
         ("*", subresource) if wanted_subresource else (subresource,)
     )
 

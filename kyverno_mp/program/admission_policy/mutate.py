@@ -90,8 +90,8 @@ class LinkedAdmissionMutation:
         self._scopes = PolicyScopes(ir.variables, PATCHES)
         self._conditions = link_conditions(ir.conditions, PATCHES)
         self._mutations = [
-            _Mutation(link(given.expression, PATCHES), given.is_json_patch)
-            for given in ir.mutations
+            _Mutation(link(mutation.expression, PATCHES), mutation.is_json_patch)
+            for mutation in ir.mutations
         ]
 
     def apply(
@@ -158,18 +158,18 @@ def _configured(
 
 def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
     """Apply a JSON patch; a failed ``test`` operation leaves the object unchanged."""
-    given = operations(value, spend)
+    listed = operations(value, spend)
     # K8S: an unknown operation fails only when it is reached.
-    known = list(takewhile(lambda one: one["op"] in _OPERATIONS, given))
-    checked = check_operations(known, spend)
+    leading = list(takewhile(lambda operation: operation["op"] in _OPERATIONS, listed))
+    checked = check_operations(leading, spend)
     try:
         out: dict[str, Json] = apply_patch(resource, checked, spend, strict=True)
     except ExpressionFailed as error:
         if is_failed_test(error):
             return resource
         raise ExpressionFailed(error.code, f"JSON Patch: {error.message}") from error
-    if len(known) < len(given):
-        message = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
+    if len(leading) < len(listed):
+        message = f"JSON Patch: Unexpected kind: {listed[len(leading)]['op']}"
         raise ExpressionFailed("cel.patch", message)
     _check_kind(out, spend)
     return out
@@ -183,14 +183,14 @@ def _check_kind(changed: Json, spend: Runtime) -> None:
             f"Go struct field .{key} of type string": changed.get(key)
             for key in ("kind", "apiVersion")
         }
-    text = ""
-    for place, value in places.items():
+    problem = ""
+    for field, value in places.items():
         name = _JSON_NAMES.get(type(value))
-        if name and not text:
-            text = f"json: cannot unmarshal {name} into {place}"
-            text = f"couldn't get version/kind; json parse error: {text}"
-    if not text and not (type(changed) is dict and changed.get("kind")):
-        shown = json_text(changed, charge=spend.charge_bytes)
-        text = f"Object 'Kind' is missing in '{shown}'"
-    if text:
-        raise ExpressionFailed("cel.patch", f"Internal error occurred: {text}")
+        if name and not problem:
+            problem = f"json: cannot unmarshal {name} into {field}"
+            problem = f"couldn't get version/kind; json parse error: {problem}"
+    if not problem and not (type(changed) is dict and changed.get("kind")):
+        printed = json_text(changed, charge=spend.charge_bytes)
+        problem = f"Object 'Kind' is missing in '{printed}'"
+    if problem:
+        raise ExpressionFailed("cel.patch", f"Internal error occurred: {problem}")

@@ -100,4 +100,4 @@ class AssertionBody:
             return [Outcome(result.ERROR, message, code=error.code)]
         if not violations:
             return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]
-        return [Outcome(result.FAIL, violation.text) for violation in violations]
+        return [Outcome(result.FAIL, violation.message) for violation in violations]

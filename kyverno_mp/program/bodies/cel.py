@@ -71,15 +71,15 @@ class Validation:
 
     def failure_text(self, scope: CelScope) -> str:
         """Return the failure message: messageExpression, message, or the expression."""
-        text = ""
+        message = ""
         if self.message_expression is not None:
             value, problem = scope.evaluate(self.message_expression)
             if not problem and type(value) is str:
-                text = value.strip(_SPACE)
-                if "\n" in text or len(text.encode()) > _MESSAGE_BYTES_MAX:
-                    text = ""
-        text = text or self.message.strip(_SPACE)
-        return text or f"failed expression: {self.expression.text.strip(_SPACE)}"
+                message = value.strip(_SPACE)
+                if "\n" in message or len(message.encode()) > _MESSAGE_BYTES_MAX:
+                    message = ""
+        message = message or self.message.strip(_SPACE)
+        return message or f"failed expression: {self.expression.text.strip(_SPACE)}"
 
 
 def link_validations(
@@ -108,21 +108,23 @@ def _namespace(request: Request, scope: RuleContext) -> Json:
     objects = scope.cluster_data.namespace_objects
     name = subject_namespace(request)
     if objects is not None and name:
-        found = objects.namespace(name, scope.runtime.deadline_ns)
-        if found is not None:
-            return whole_namespace(found)
-    known = request.ints_are_numbers or scope.cluster_data.namespaces is not None
-    return namespace_value(request, labels_known=known)
+        namespace = objects.namespace(name, scope.runtime.deadline_ns)
+        if namespace is not None:
+            return whole_namespace(namespace)
+    are_labels_known = (
+        request.ints_are_numbers or scope.cluster_data.namespaces is not None
+    )
+    return namespace_value(request, labels_known=are_labels_known)
 
 
 def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
     """Return all expressions as one string, to search for names."""
-    given = [entry.expression for entry in (*cel.variables, *preconditions)]
+    expressions = [entry.expression for entry in (*cel.variables, *preconditions)]
     for validation in cel.validations:
-        given.append(validation.expression)
+        expressions.append(validation.expression)
         if validation.message_expression is not None:
-            given.append(validation.message_expression)
-    return "\n".join(expression.text for expression in given)
+            expressions.append(validation.message_expression)
+    return "\n".join(expression.text for expression in expressions)
 
 
 class CelBody:
@@ -136,11 +138,11 @@ class CelBody:
         self._variables = link_variables(cel.variables)
         self._preconditions = link_conditions(preconditions)
         self._validations = link_validations(cel.validations)
-        texts = _texts(cel, preconditions)
+        sources = _texts(cel, preconditions)
         # PERF: most rules use neither; creating both takes longer than the evaluation.
-        self._reads_request = "request" in texts
-        self._reads_namespace = "namespaceObject" in texts
-        self._asks = "authorizer" in texts
+        self._reads_request = "request" in sources
+        self._reads_namespace = "namespaceObject" in sources
+        self._asks = "authorizer" in sources
 
         programs = [each.expression.program for each in self._validations]
         is_bound = (

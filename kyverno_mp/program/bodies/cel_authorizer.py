@@ -31,8 +31,8 @@ def authorizer_of(
     Its checks raise DeadlinePassed at the request's deadline.
     """
 
-    def ask(asked: dict[str, str]) -> tuple[bool, str, str]:
-        attributes = dict(asked)
+    def ask(requested: dict[str, str]) -> tuple[bool, str, str]:
+        attributes = dict(requested)
         account = attributes.pop("user", None)
         question = (
             _of_user(request, attributes)
@@ -69,12 +69,12 @@ def _account_groups(account: str) -> tuple[str, ...]:
 
 def _resource_of(request: Request) -> dict[str, str]:
     """Return ``requestResource``: the request's own resource."""
-    asked = (request.review_request or {}).get("resource") or {}
-    found = {
-        "group": str(asked.get("group") or ""),
-        "resource": str(asked.get("resource") or ""),
+    resource = (request.review_request or {}).get("resource") or {}
+    attributes = {
+        "group": str(resource.get("group") or ""),
+        "resource": str(resource.get("resource") or ""),
         "subresource": request.subresource,
         "namespace": subject_namespace(request),
         "name": object_name(request.object or request.old_object),
     }
-    return {key: value for key, value in found.items() if value or key == "group"}
+    return {key: value for key, value in attributes.items() if value or key == "group"}

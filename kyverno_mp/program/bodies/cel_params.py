@@ -29,25 +29,25 @@ def collect_params(
     namespace = params.namespace or subject_namespace(request)
     if is_outside(scope.policy_namespace, namespace):
         raise _failed("paramRef.namespace must be that of the policy")
-    found = _found(params, namespace, scope)
+    objects = _found(params, namespace, scope)
     if params.name:
-        if not found:
+        if not objects:
             raise _failed(f'{params.kind.lower()}s "{params.name}" not found')
-        return found[:1]
+        return objects[:1]
     selector = params.selector
     if selector is not None:
-        found = [
+        objects = [
             each
-            for each in found
+            for each in objects
             if selector_matches(selector, labels_of(metadata_of(each).get("labels")))
         ]
-    if not found and params.deny_without:
+    if not objects and params.deny_without:
         raise _failed("no params found")
-    return found
+    return objects
 
 
-def _failed(text: str) -> ExpressionFailed:
-    return ExpressionFailed("cel.params", text)
+def _failed(message: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.params", message)
 
 
 def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json]:
@@ -62,20 +62,20 @@ def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json
     group, _, version = params.api_version.rpartition("/")
     query_namespace = scope.policy_namespace
     if cluster_data.scopes is not None:
-        known = cluster_data.scopes.is_namespaced(group, version, params.kind)
-        _check_scope(params, namespace, is_namespaced=known)
-        query_namespace = namespace if known else ""
-    asked = ObjectQuery(
+        is_namespaced = cluster_data.scopes.is_namespaced(group, version, params.kind)
+        _check_scope(params, namespace, is_namespaced=is_namespaced)
+        query_namespace = namespace if is_namespaced else ""
+    object_query = ObjectQuery(
         group, version, params.kind, namespace=query_namespace, name=params.name
     )
-    found = cluster_data.objects.objects(asked, scope.runtime.deadline_ns)
-    scope.runtime.charge(_STEPS_PER_OBJECT * len(found))
-    namespaces = {metadata_of(each).get("namespace") or "" for each in found}
-    for one in namespaces:
-        _check_scope(params, namespace, is_namespaced=bool(one))
+    objects = cluster_data.objects.objects(object_query, scope.runtime.deadline_ns)
+    scope.runtime.charge(_STEPS_PER_OBJECT * len(objects))
+    namespaces = {metadata_of(each).get("namespace") or "" for each in objects}
+    for object_namespace in namespaces:
+        _check_scope(params, namespace, is_namespaced=bool(object_namespace))
     return [
         each
-        for each in found
+        for each in objects
         if (metadata_of(each).get("namespace") or "") in ("", namespace)
     ]
 

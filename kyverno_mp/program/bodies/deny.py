@@ -38,10 +38,10 @@ class DenyBody:
     def explain(self, scope: Scope, _target: Json) -> list[Outcome]:
         """Return a pass, a failure with the rule's message, or an error."""
         try:
-            denied, text = self._evaluate(scope)
+            denied, message = self._evaluate(scope)
         except ExpressionFailed as error:
-            text = f"failed to check deny conditions: {error.message}"
-            return [Outcome(result.ERROR, text, code=error.code)]
+            message = f"failed to check deny conditions: {error.message}"
+            return [Outcome(result.ERROR, message, code=error.code)]
         if not denied:
             return [Outcome(result.PASS, f"validation rule '{self._rule}' passed.")]
-        return [Outcome(result.FAIL, self._message.for_deny(scope, text))]
+        return [Outcome(result.FAIL, self._message.for_deny(scope, message))]

@@ -73,23 +73,23 @@ class _ValidateForEach:
                 raise ExpressionFailed("template.query", lookup.error)
             query = self.list_query = self._search(self.list_text.strip())
         try:
-            found = query(scope.runtime, scope.root)
+            elements = query(scope.runtime, scope.root)
         except ExpressionFailed as error:
             raise query_failed(error) from error
-        if not isinstance(found, list):
-            return [found]
-        scope.runtime.charge(_STEPS_PER_ELEMENT * len(found))
-        return found
+        if not isinstance(elements, list):
+            return [elements]
+        scope.runtime.charge(_STEPS_PER_ELEMENT * len(elements))
+        return elements
 
-    def target(self, element: Json, whole: Json) -> Json:
+    def target(self, element: Json, resource: Json) -> Json:
         """Return the value that a pattern tests: the element or the whole object.
 
         Raises: ExpressionFailed if elementScope is set and the element is not a map.
         """
         if self.element_scope is None:
-            return element if isinstance(element, dict) else whole
+            return element if isinstance(element, dict) else resource
         if not self.element_scope:
-            return whole
+            return resource
         if isinstance(element, dict):
             return element
         raise ExpressionFailed(
@@ -132,12 +132,12 @@ class ForEachBody:
         """
 
     def _constant_failure(self) -> str | None:
-        texts: set[str | None] = set()
+        failures: set[str | None] = set()
         for entry in self._entries:
             body = entry.body if entry.is_plain else None
-            texts.add(body.failure if isinstance(body, DenyBody) else None)
-        text = texts.pop() if len(texts) == 1 else None
-        return None if text is None else f"validation failure: {text}"
+            failures.add(body.failure if isinstance(body, DenyBody) else None)
+        failure = failures.pop() if len(failures) == 1 else None
+        return None if failure is None else f"validation failure: {failure}"
 
     def fast(self, scope: RuleContext, target: Json) -> int:
         """Return whether all elements pass; any other result needs a message."""
@@ -204,10 +204,10 @@ class ForEachBody:
                 scope.enter(root)
                 if holds is not None and not holds(scope):
                     continue
-                found = evaluate(scope, target)
-                if found == EXPLAIN:
+                element_code = evaluate(scope, target)
+                if element_code == EXPLAIN:
                     return EXPLAIN
-                if found == PASSED:
+                if element_code == PASSED:
                     code = PASSED
         finally:
             scope.enter(outer)
@@ -250,10 +250,10 @@ class ForEachBody:
         return []
 
     def _element(
-        self, entry: _ValidateForEach, scope: RuleContext, element: Json, whole: Json
+        self, entry: _ValidateForEach, scope: RuleContext, element: Json, resource: Json
     ) -> Outcome | None:
         """Evaluate one element; return None if the element is skipped."""
-        target = entry.target(element, whole)
+        target = entry.target(element, resource)
         if entry.context is not None:
             try:
                 scope.add_entries(entry.context)

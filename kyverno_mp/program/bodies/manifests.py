@@ -75,7 +75,7 @@ class _Run:
     def __init__(
         self,
         port: SignedManifests,
-        given: Manifests,
+        manifests: Manifests,
         target: dict[str, Json],
         deadline_ns: int,
         tenant: str | None,
@@ -83,7 +83,7 @@ class _Run:
         self._deadline_ns = deadline_ns
         self._tenant = tenant
         self._port = port
-        self._given = given
+        self._given = manifests
         self._target = target
         self._dry_runs = Once()
 
@@ -93,8 +93,8 @@ class _Run:
         Raises: ExpressionFailed if too few are verified because of an error.
         """
         entries = list(expanded(listed))
-        wanted = listed.count or len(entries)
-        held: list[str] = []
+        required = listed.count or len(entries)
+        verified: list[str] = []
         reasons: list[str] = []
         errors: list[str] = []
         for index, entry in enumerate(entries):
@@ -103,40 +103,42 @@ class _Run:
             except ExpressionFailed as error:
                 errors.append(error.message)
             else:
-                (held if holds else reasons).append(reason)
-            if len(held) >= wanted:
-                return True, _counted("succeeded", len(held), wanted, held)
+                (verified if holds else reasons).append(reason)
+            if len(verified) >= required:
+                return True, _counted("succeeded", len(verified), required, verified)
         if errors:
             raise ExpressionFailed("manifest.entries", "; ".join(errors))
-        return False, _counted("failed", len(held), wanted, reasons)
+        return False, _counted("failed", len(verified), required, reasons)
 
     def _entry(self, entry: Attestor, path: str) -> tuple[bool, str]:
         if entry.attestor is not None:
             return self._nested(entry, path)
-        for text in _mismatches(entry, self._target):
-            raise ExpressionFailed("manifest.annotations", text)
-        place = path + _kind_of(entry)
+        for message in _mismatches(entry, self._target):
+            raise ExpressionFailed("manifest.annotations", message)
+        location = path + _kind_of(entry)
         if entry.keys is not None and key_of(entry.keys)[:1].isspace():
             # KYVERNO: not an inline key, but the name of a file, so that every key of
             # a PEM text except the first is an error.
-            text = "the key begins with white space: give each key an entry of its own"
-            raise ExpressionFailed("manifest.key", f"{place}: {text}")
+            message = (
+                "the key begins with white space: give each key an entry of its own"
+            )
+            raise ExpressionFailed("manifest.key", f"{location}: {message}")
         try:
             answer = self._port.verify(self._query(entry), self._deadline_ns)
         except (ExpressionFailed, DependencyError) as error:
-            text = f"{place}: {error.message}"
+            message = f"{location}: {error.message}"
             if error.code == "manifest.absent":
-                return False, text
-            raise ExpressionFailed(error.code, text) from error
+                return False, message
+            raise ExpressionFailed(error.code, message) from error
         if answer.is_verified:
             return True, f"singed by a valid signer: {answer.signer}"
         if answer.diff:
-            text = f"failed to verify signature. diff found; {answer.diff}"
+            message = f"failed to verify signature. diff found; {answer.diff}"
         elif answer.signer:
-            text = f"no signer matches with this resource. signed by {answer.signer}"
+            message = f"no signer matches with this resource. signed by {answer.signer}"
         else:
-            text = "failed to verify signature."
-        return False, f"{place}: {text}"
+            message = "failed to verify signature."
+        return False, f"{location}: {message}"
 
     def _nested(self, entry: Attestor, path: str) -> tuple[bool, str]:
         try:
@@ -174,18 +176,18 @@ class _Run:
         namespace may have added. So a namespaced policy cannot choose another tenant's
         namespace.
         """
-        given = self._given.dry_run
-        if given is None or not given.enable:
+        options = self._given.dry_run
+        if options is None or not options.enable:
             return ""
-        place = given.namespace or _DRY_RUNS
-        is_allowed = self._tenant is None or place in (_DRY_RUNS, self._tenant)
-        return place if is_allowed else ""
+        namespace = options.namespace or _DRY_RUNS
+        is_allowed = self._tenant is None or namespace in (_DRY_RUNS, self._tenant)
+        return namespace if is_allowed else ""
 
 
-def _counted(outcome: str, held: int, wanted: int, texts: list[str]) -> str:
+def _counted(outcome: str, verified: int, required: int, messages: list[str]) -> str:
     return (
-        f"manifest verification {outcome}; verifiedCount {held}; requiredCount"
-        f" {wanted}; message {','.join(texts)}"
+        f"manifest verification {outcome}; verifiedCount {verified}; requiredCount"
+        f" {required}; message {','.join(messages)}"
     )
 
 
@@ -199,12 +201,12 @@ def _kind_of(entry: Attestor) -> str:
 
 def _mismatches(entry: Attestor, target: dict[str, Json]) -> Iterator[str]:
     metadata = target.get("metadata")
-    given = metadata.get("annotations") if type(metadata) is dict else None
-    has = given if type(given) is dict else {}
-    for key, wanted in entry.annotations.items():
-        found = has.get(key, "")
-        if found != wanted:
+    annotations = metadata.get("annotations") if type(metadata) is dict else None
+    has = annotations if type(annotations) is dict else {}
+    for key, expected in entry.annotations.items():
+        actual = has.get(key, "")
+        if actual != expected:
             yield (
-                f"annotations mismatch: {found} does not match expected value"
-                f" {wanted} for key {key}"
+                f"annotations mismatch: {actual} does not match expected value"
+                f" {expected} for key {key}"
             )

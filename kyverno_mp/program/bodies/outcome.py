@@ -53,7 +53,7 @@ def cut(message: str) -> str:
     return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters omitted)"
 
 
-def shortened(text: str) -> str:
+def shortened(message: str) -> str:
     """Return the start of a string that is too long to read."""
     most = SHORTENED_MESSAGE_CHARACTERS
-    return text if len(text) <= most else f"{text[:most]}... (shortened)"
+    return message if len(message) <= most else f"{message[:most]}... (shortened)"

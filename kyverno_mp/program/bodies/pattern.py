@@ -97,11 +97,11 @@ class PatternBody:
     def _locator(self, pattern: PatternIR, message: str | None) -> Locate | None:
         if pattern.static is None or message is None:
             return None
-        place = link_pattern(pattern.static).place
+        locate = link_pattern(pattern.static).place
         head = joined(message, rest=f"rule {self._rule} failed at path ")
 
         def where(target: Json) -> str | None:
-            path = place(target)
+            path = locate(target)
             return head + path if path else None
 
         return where
@@ -188,8 +188,8 @@ class AnyPatternBody:
 
         def where(target: Json) -> str | None:
             failures: list[str] = []
-            for label, place in places:
-                path = place(target)
+            for label, locate in places:
+                path = locate(target)
                 if not path:
                     return None
                 failures.append(label + path)
@@ -222,16 +222,16 @@ class AnyPatternBody:
             if verdict.status == result.PASS:
                 message = f"validation rule '{self._rule}' anyPattern[{index}] passed."
                 return [Outcome(result.PASS, message)]
-            texts = skips if verdict.status == result.SKIP else failures
-            texts.append(any_pattern_text(self._rule, index, verdict))
+            messages = skips if verdict.status == result.SKIP else failures
+            messages.append(any_pattern_text(self._rule, index, verdict))
         return [self._combined(scope, failures, skips)]
 
     def _combined(self, scope: Scope, failures: list[str], skips: list[str]) -> Outcome:
         if failures:
             rest = " ".join(failures)
             message, problem = self._message.for_pattern(scope, rest)
-            text = problem or joined(message, rest=rest)
-            return Outcome(result.FAIL, text)
+            reason = problem or joined(message, rest=rest)
+            return Outcome(result.FAIL, reason)
         if skips:
             return Outcome(result.SKIP, " ".join(skips))
         return Outcome(result.PASS, self._message.raw)

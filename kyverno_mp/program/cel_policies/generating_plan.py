@@ -67,10 +67,10 @@ class LinkedGeneratingTrigger:
     )
 
     def __init__(
-        self, ir: GeneratingPolicyIR, *, of: GeneratingPolicyIR | None = None
+        self, ir: GeneratingPolicyIR, *, full_policy: GeneratingPolicyIR | None = None
     ) -> None:
-        """``of``: the whole policy, if ``ir`` is only a part of it."""
-        self.ir = of or ir
+        """``full_policy``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = full_policy or ir
         self._constraints = ir.constraints
         self._followed = _followed(ir.constraints) if ir.synchronizes else None
         followed = (self._followed, self._followed)
@@ -78,7 +78,7 @@ class LinkedGeneratingTrigger:
         """Includes the cost of matching the old object, a possible former trigger."""
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in rule.operations for rule in rules)
-        self._reads_old = of is not None or any(
+        self._reads_old = full_policy is not None or any(
             _OLD_OBJECT in expression.text for expression in expressions_of(ir)
         )
         self._needs_review = needs_review(self.ir)

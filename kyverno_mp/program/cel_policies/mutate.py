@@ -128,13 +128,13 @@ class LinkedMutatingPolicy:
         ir: MutatingPolicyIR,
         schemas: Schemas | None = None,
         *,
-        of: MutatingPolicyIR | None = None,
+        full_policy: MutatingPolicyIR | None = None,
     ) -> None:
         """``schemas``: the schemas of all kinds; None: only built-in kinds.
 
-        ``of``: the whole policy, if ``ir`` is only a part of it.
+        ``full_policy``: the whole policy, if ``ir`` is only a part of it.
         """
-        self.ir = of or ir
+        self.ir = full_policy or ir
         self.matching = MatchingCost(body.constraints for body in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]

@@ -239,10 +239,10 @@ def _finished(
     done: CelMutations, run: ReviewRun, reached: _Reached, *, late: bool = False
 ) -> CelMutations:
     """Add the policies' results and patch. Raises: BudgetExceeded, DeadlinePassed."""
-    left = REVIEW_MESSAGES_CHARACTERS_MAX
+    characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
     done.responses = reached.responses
     for response in done.responses:
-        left -= bound(response.results, left)
+        characters_left -= bound(response.results, characters_left)
     done.patch = answer_patch(run.context, reached.resource, late=late)
     return done
 

@@ -104,9 +104,9 @@ def exempted(
         return None
 
     def opened() -> PolicyScope:
-        own = PolicyScope(facts, shared, {}, "")
-        own.replace_object(facts.request.object or None)
-        own.unset("exceptions")
-        return own
+        scope = PolicyScope(facts, shared, {}, "")
+        scope.replace_object(facts.request.object or None)
+        scope.unset("exceptions")
+        return scope
 
     return exceptions.exempted(linked, facts, scope, opened, rule_type)

@@ -72,9 +72,9 @@ class LinkedTemplate:
 
     def _rendered(self, scope: PolicyScope, runtime: Runtime) -> list[dict[str, Json]]:
         rendered: list[dict[str, Json]] = []
-        for number, one in enumerate(self._documents, 1):
+        for number, document in enumerate(self._documents, 1):
             try:
-                rendered.append(one.rendered(scope, runtime))
+                rendered.append(document.rendered(scope, runtime))
             except ExpressionFailed as error:
                 message = f"failed to render generation template: document {number}"
                 raise ExpressionFailed(
@@ -100,12 +100,12 @@ class _LinkedHole:
         first = self._parts[0]
         if len(self._parts) == 1 and isinstance(first, LinkedExpression):
             return _value(first, scope, runtime)
-        texts: list[str] = []
+        pieces: list[str] = []
         for part in self._parts:
-            text = part if isinstance(part, str) else _text(part, scope, runtime)
-            runtime.charge_made(len(text), text)
-            texts.append(text)
-        return "".join(texts)
+            piece = part if isinstance(part, str) else _text(part, scope, runtime)
+            runtime.charge_made(len(piece), piece)
+            pieces.append(piece)
+        return "".join(pieces)
 
 
 class _LinkedDocument:
@@ -133,11 +133,11 @@ class _LinkedDocument:
             for step in path[:-1]:
                 holder = holder[step]
             holder[path[-1]] = value
-        found = root[""]
-        if type(found) is not dict:
+        document = root[""]
+        if type(document) is not dict:
             message = "expected a mapping describing a resource, got"
-            raise ExpressionFailed(_CODE, f"{message} {_GO_TYPES[type(found)]}")
-        return found
+            raise ExpressionFailed(_CODE, f"{message} {_GO_TYPES[type(document)]}")
+        return document
 
 
 def _generate(facts: Facts, namespace: str, objects: Sequence[Json]) -> None:

@@ -37,8 +37,8 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
     name = entry.name
     call_of = link_document(entry.call)
     source = entry.call.source if type(entry.call.source) is dict else {}
-    shown = source.get("urlPath") or ""
-    fixed = fixed_path(str(shown)) if policy_namespace else None
+    url_path = source.get("urlPath") or ""
+    fixed = fixed_path(str(url_path)) if policy_namespace else None
     path_of = link_document(parse_document(source.get("jmesPath") or ""))
 
     def fetch(scope: LoadingScope) -> Json:
@@ -46,7 +46,7 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
             call = call_of(scope)
         except ExpressionFailed as error:
             raise failed(
-                f"failed to substitute variables in context entry {name} {shown}:"
+                f"failed to substitute variables in context entry {name} {url_path}:"
                 f" {error.message}",
                 error,
             ) from error
@@ -139,15 +139,15 @@ def _check_namespace(path: str, policy_namespace: str) -> None:
     clean = posixpath.normpath(bare) if bare else "."
     if clean.startswith("//"):
         clean = clean[1:]
-    found = _NAMESPACED.match(clean)
-    if found is None:
+    match = _NAMESPACED.match(clean)
+    if match is None:
         raise failed(
             f"path {clean} does not contain a namespace segment, which is required for"
             " namespaced policies"
         )
-    if is_outside(policy_namespace, found[2]):
+    if is_outside(policy_namespace, match[2]):
         raise failed(
-            f"path {clean} refers to namespace {found[2]}, which is different from the"
+            f"path {clean} refers to namespace {match[2]}, which is different from the"
             f" policy namespace {policy_namespace}"
         )
 

@@ -51,12 +51,12 @@ class _Variables:
 
     def _variable(self, name: str) -> Found:
         if name in self._found:
-            found = self._found[name]
-            if found is None:
+            origin = self._found[name]
+            if origin is None:
                 raise ReadsUnknown(f"variable {name} in itself")
-            return found
+            return origin
         if name not in self._given:
             raise ReadsUnknown(f"variable {name}")
         self._found[name] = None
-        found = self._found[name] = self.follow(self._given[name])
-        return found
+        origin = self._found[name] = self.follow(self._given[name])
+        return origin

@@ -251,20 +251,20 @@ class CelScope(Record):
                 f'composited variable "{name}" fails to evaluate: {error.message}'
             )
 
-    def _run_shared(self, text: str, program: Program) -> Value:
+    def _run_shared(self, source: str, program: Program) -> Value:
         """Evaluate an expression on the object once per request; charge each use."""
         budget = self._budget
-        found = self._shared.known.get(text)
-        if found is not None and found[1] <= budget.left:
+        cached = self._shared.known.get(source)
+        if cached is not None and cached[1] <= budget.left:
             self._runtime.charge(1)
-            value, cost = found
+            value, cost = cached
             budget.left -= cost
             return value
         before, bytes_before = budget.left, self._runtime.bytes_left
         value = self.run(program)
         if bytes_before - self._runtime.bytes_left <= _KEPT_BYTES_MAX:
             # The value outlives the rule that paid for it.
-            self._shared.known[text] = value, before - budget.left
+            self._shared.known[source] = value, before - budget.left
         return value
 
 
@@ -308,8 +308,8 @@ def request_value(
     """Return the variable ``request``; empty fields are omitted, as in Go."""
     review = request.review_request or {}
     kind = {"group": request.group, "version": request.version, "kind": request.kind}
-    asked = review.get("resource") or {}
-    resource = {key: asked.get(key, "") for key in ("group", "version", "resource")}
+    requested = review.get("resource") or {}
+    resource = {key: requested.get(key, "") for key in ("group", "version", "resource")}
     subject = request.object or request.old_object
     value: dict[str, Json] = {
         "kind": kind,
@@ -343,14 +343,14 @@ def _namespace_of(subject: dict[str, Json]) -> str:
     return namespace if type(namespace) is str else ""
 
 
-def _user_info(request: Request, given: dict[str, Json]) -> dict[str, Json]:
-    shown: dict[str, Json] = {
+def _user_info(request: Request, user_info: dict[str, Json]) -> dict[str, Json]:
+    fields: dict[str, Json] = {
         "username": request.username,
-        "uid": given.get("uid") or "",
+        "uid": user_info.get("uid") or "",
         "groups": list(request.groups),
-        "extra": given.get("extra") or {},
+        "extra": user_info.get("extra") or {},
     }
-    return {key: value for key, value in shown.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def namespace_value(request: Request, *, labels_known: bool) -> Json:
@@ -364,16 +364,16 @@ def namespace_value(request: Request, *, labels_known: bool) -> Json:
     return {"metadata": metadata, "spec": {}, "status": {}}
 
 
-def whole_namespace(found: dict[str, Json]) -> Json:
+def whole_namespace(namespace: dict[str, Json]) -> Json:
     """Return ``namespaceObject`` for a Namespace object of the API server.
 
     K8S: only these metadata fields are set (plugin/cel, CreateNamespaceObject).
     """
-    metadata = metadata_of(found)
+    metadata = metadata_of(namespace)
     return {
         "metadata": {
             key: metadata[key] for key in _NAMESPACE_FIELDS if key in metadata
         },
-        "spec": found.get("spec") or {},
-        "status": found.get("status") or {},
+        "spec": namespace.get("spec") or {},
+        "status": namespace.get("status") or {},
     }

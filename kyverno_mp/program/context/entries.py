@@ -88,12 +88,12 @@ class LinkedEntry:
 
     def mentioned(self, query: str) -> bool:
         """Return whether a query's text mentions this entry; string literals count."""
-        known = self._mentions.get(query)
-        if known is None:
+        is_mentioned = self._mentions.get(query)
+        if is_mentioned is None:
             if len(self._mentions) >= PARSE_CACHE_ENTRIES_MAX:
                 self._mentions.clear()
-            known = self._mentions[query] = self._search(query) is not None
-        return known
+            is_mentioned = self._mentions[query] = self._search(query) is not None
+        return is_mentioned
 
 
 class LinkedEntries:

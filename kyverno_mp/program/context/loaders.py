@@ -41,9 +41,9 @@ _PARSED_PER_STEP = 4
 Load = Callable[[LoadingScope], Json]
 
 
-def failed(text: str, error: ExpressionFailed | None = None) -> ExpressionFailed:
+def failed(message: str, error: ExpressionFailed | None = None) -> ExpressionFailed:
     """Build a loader's error with the code of its cause."""
-    return ExpressionFailed(error.code if error else "context.entry", text)
+    return ExpressionFailed(error.code if error else "context.entry", message)
 
 
 def with_floats(value: Json, runtime: Runtime) -> Json:
@@ -180,7 +180,7 @@ def _searched(scope: LoadingScope, path: str, value: Json, default: Json) -> Jso
 def _queried(scope: LoadingScope, path: str, default: Json) -> Json:
     """Query the context; the default replaces errors and null."""
     try:
-        found = lookup_for(path)(scope)
+        value = lookup_for(path)(scope)
     except ExpressionFailed as error:
         if default is not None:
             return default
@@ -188,7 +188,7 @@ def _queried(scope: LoadingScope, path: str, default: Json) -> Json:
             f"failed to apply jmespath {path} to variable <nil>: {error.message}",
             error,
         ) from error
-    return default if found is None else found
+    return default if value is None else value
 
 
 def link_config_map(entry: ConfigMapEntryIR, policy_namespace: str) -> Load:
@@ -213,13 +213,18 @@ def link_config_map(entry: ConfigMapEntryIR, policy_namespace: str) -> Load:
         assert port is not None, "registered only with a port"
         try:
             deadline_ns = scope.runtime.deadline_ns
-            found = from_port(lambda: port.config_map(namespace, map_name, deadline_ns))
+            config_map = from_port(
+                lambda: port.config_map(namespace, map_name, deadline_ns)
+            )
         except ExpressionFailed as error:
             raise failed(
                 f"failed to get configmap {namespace}/{map_name} : {error.message}",
                 error,
             ) from error
-        return {"data": found.get("data"), "metadata": found.get("metadata") or {}}
+        return {
+            "data": config_map.get("data"),
+            "metadata": config_map.get("metadata") or {},
+        }
 
     def load(scope: LoadingScope) -> Json:
         try:
@@ -305,15 +310,15 @@ def link_refusal(
     "" if the operator has opened the entry to the namespace. SAFETY: an entry whose
     name is known only at run time is refused, as in the policy's review.
     """
-    text = f"context entry {entry.name}: {NO_GLOBAL_REFERENCE}"
+    message = f"context entry {entry.name}: {NO_GLOBAL_REFERENCE}"
     reference = entry.reference
     name = reference.constant if reference.is_constant else None
 
     def refusal(cluster_data: ClusterData) -> str:
         port = cluster_data.global_context
         if type(name) is not str or port is None:
-            return text
-        return "" if port.opens(name.partition(".")[0], policy_namespace) else text
+            return message
+        return "" if port.opens(name.partition(".")[0], policy_namespace) else message
 
     return refusal
 

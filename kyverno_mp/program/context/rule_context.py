@@ -445,5 +445,5 @@ class RuleContext:
     def set_object(self, value: Json) -> None:
         """Replace ``request.object``, e.g. after a rule has changed it."""
         request = self.root.get("request")
-        kept = request if type(request) is dict else {}
-        self.root = {**self.root, "request": {**kept, "object": value}}
+        fields = request if type(request) is dict else {}
+        self.root = {**self.root, "request": {**fields, "object": value}}

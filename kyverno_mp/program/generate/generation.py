@@ -35,11 +35,11 @@ def evaluate_generations(
     """Return which rules apply, without building objects. Raises: DependencyError."""
     response = PolicyResponse(policy)
     for rule in rules:
-        found = rule.evaluate(context.request, _scope(rule, context))
-        if found is None:
+        rule_result = rule.evaluate(context.request, _scope(rule, context))
+        if rule_result is None:
             continue
-        response.results.append(found)
-        if policy.apply_rules == "One" and found.status != result.SKIP:
+        response.results.append(rule_result)
+        if policy.apply_rules == "One" and rule_result.status != result.SKIP:
             break
     return response
 
@@ -56,17 +56,17 @@ def generate(
     empty in all results. Statuses do not change.
     """
     by_name = {rule.ir.name: rule for rule in rules}
-    made: list[tuple[int, tuple[Generated, ...]]] = []
-    for position, found in enumerate(response.results):
+    built: list[tuple[int, tuple[Generated, ...]]] = []
+    for position, rule_result in enumerate(response.results):
         # KYVERNO: offline, skipped or failed rules generate, too; the preconditions
         # stop the skipped ones (docs/behaviour/cli 8).
-        rule = by_name[found.rule]
+        rule = by_name[rule_result.rule]
         try:
             objects = rule.generate(context.request, _scope(rule, context))
         except InputError as error:
             return error.message
-        made.append((position, tuple(each for each in objects if keep(each))))
-    for position, new in made:
+        built.append((position, tuple(each for each in objects if keep(each))))
+    for position, new in built:
         response.results[position].generated = tuple(each.resource for each in new)
     return ""
 

@@ -66,11 +66,11 @@ def make(
         _keep_within(policy, target)
     if clone.get("name"):
         named = (text_of(clone, "namespace"), text_of(clone, "name"))
-        wanted = target._replace(namespace=named[0], name=named[1])
-        if wanted == target:
+        clone_source = target._replace(namespace=named[0], name=named[1])
+        if clone_source == target:
             return
-        keep_clone_within(scope, wanted)
-        source = find_source(scope, wanted, target)
+        keep_clone_within(scope, clone_source)
+        source = find_source(scope, clone_source, target)
         yield _cloned(source, target, labels, scope.runtime)
     elif clone_list.get("kinds"):
         for source in list_sources(scope, clone_list):
@@ -92,12 +92,12 @@ def make(
 
 def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
     """Refuse writes outside the namespace of a namespaced policy (lessons 4.2)."""
-    own = policy.namespace
-    if is_outside(own, target.namespace):
+    policy_namespace = policy.namespace
+    if is_outside(policy_namespace, target.namespace):
         raise ExpressionFailed(
             "generate.namespace",
             "a namespaced policy cannot generate resources in other namespaces, "
-            f"expected: {own}, received: {target.namespace}",
+            f"expected: {policy_namespace}, received: {target.namespace}",
         )
 
 
@@ -108,9 +108,9 @@ def _named(
     runtime: Runtime,
 ) -> dict[str, Json]:
     """Return the body with the target's name and the labels."""
-    given = metadata_of(body)
-    _charge_copies(runtime, body, given, given.get("labels"), labels)
-    metadata = {**given}
+    body_metadata = metadata_of(body)
+    _charge_copies(runtime, body, body_metadata, body_metadata.get("labels"), labels)
+    metadata = {**body_metadata}
     for key, value in (("name", target.name), ("namespace", target.namespace)):
         metadata.pop(key, None)
         if value:
@@ -125,9 +125,9 @@ def _named(
     }
 
 
-def _charge_copies(runtime: Runtime, *given: Json) -> None:
+def _charge_copies(runtime: Runtime, *maps: Json) -> None:
     """Charge for copies of these maps; copies share their values with the originals."""
-    for each in given:
+    for each in maps:
         if isinstance(each, Mapping):
             runtime.charge_entries(_MAP_STEPS + len(each))
 
@@ -138,11 +138,15 @@ def _cloned(
     labels: Mapping[str, str],
     runtime: Runtime,
 ) -> Generated:
-    given = metadata_of(source)
+    source_metadata = metadata_of(source)
     _charge_copies(
-        runtime, source, given, given.get("labels"), given.get("annotations")
+        runtime,
+        source,
+        source_metadata,
+        source_metadata.get("labels"),
+        source_metadata.get("annotations"),
     )
-    metadata = without_tracking({**given})
+    metadata = without_tracking({**source_metadata})
     group, _, version = str(source.get("apiVersion", "")).rpartition("/")
     of_source = {
         f"{_PREFIX}clone-source": "",

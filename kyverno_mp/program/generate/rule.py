@@ -32,9 +32,9 @@ _ELEMENT_STEPS: Final = 20
 class ElementsFailed(ExpressionFailed):
     """Some elements failed; ``made``: the objects of the other elements."""
 
-    def __init__(self, code: str, message: str, made: list[Generated]) -> None:
+    def __init__(self, code: str, message: str, generated: list[Generated]) -> None:
         super().__init__(code, message)
-        self.made = made
+        self.made = generated
 
 
 class _Pattern:
@@ -71,8 +71,8 @@ class _GenerateForEach:
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the foreach list. Raises: InputError."""
         scope.ensure(self.list_text)
-        found = search(self.list_text)(scope.runtime, scope.root)
-        return found if isinstance(found, list) else [found]
+        elements = search(self.list_text)(scope.runtime, scope.root)
+        return elements if isinstance(elements, list) else [elements]
 
 
 class LinkedGeneration:
@@ -103,10 +103,10 @@ class LinkedGeneration:
         matched = self._gate.matched_exceptions(request, scope)
         if matched:
             keys = tuple(ir.key for ir in matched)
-            text = f"rule is skipped due to policy exception {', '.join(keys)}"
-            found = self._result(scope, result.SKIP, text)
-            found.exceptions = keys
-            return found
+            message = f"rule is skipped due to policy exception {', '.join(keys)}"
+            rule_result = self._result(scope, result.SKIP, message)
+            rule_result.exceptions = keys
+            return rule_result
         if not self.matches(request):
             return self._result(scope, result.FAIL) if self._matched(request) else None
         if self._gate.entries is not None:
@@ -137,9 +137,9 @@ class LinkedGeneration:
             if request.old_object:
                 step = "failed to evaluate conditions for old resource"
                 scope.set_object(request.old_object)
-                holds, text = preconditions.evaluate(scope)
+                holds, message = preconditions.evaluate(scope)
                 if holds:
-                    return self._result(scope, result.FAIL, text)
+                    return self._result(scope, result.FAIL, message)
         except InputError as error:
             return self._result(scope, result.ERROR, f"{step}: {error.message}")
         return self._result(scope, result.SKIP)
@@ -179,14 +179,14 @@ class LinkedGeneration:
         KYVERNO: the rule's own preconditions are not evaluated again, and a failed
         element does not stop the others (docs/behaviour/controllers 5.4).
         """
-        made: list[Generated] = []
+        generated: list[Generated] = []
         problems, codes = [], set()
         for position, entry in enumerate(self._entries):
             try:
                 elements = entry.elements(scope)
             except InputError as error:
-                text = f"failed to evaluate {position} foreach list: {error.message}"
-                problems.append(text)
+                problem = f"failed to evaluate {position} foreach list: {error.message}"
+                problems.append(problem)
                 codes.add(error.code)
                 continue
             wrong = []
@@ -198,7 +198,7 @@ class LinkedGeneration:
                 scope.restore(token)
                 scope.push_element(index, element, 0)
                 try:
-                    made += self._element(entry, scope, trigger)
+                    generated += self._element(entry, scope, trigger)
                 except BudgetExceeded:
                     # The next elements would exceed the budget again.
                     raise
@@ -216,8 +216,8 @@ class LinkedGeneration:
         if problems:
             # The code is NO_SOURCE only if every failure is a missing source.
             code = NO_SOURCE if codes == {NO_SOURCE} else "generate.foreach"
-            raise ElementsFailed(code, "; ".join(problems), made)
-        return made
+            raise ElementsFailed(code, "; ".join(problems), generated)
+        return generated
 
     def _element(
         self, entry: _GenerateForEach, scope: RuleContext, trigger: dict[str, Json]

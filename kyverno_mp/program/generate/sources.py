@@ -41,19 +41,19 @@ def find_source(
     (docs/behaviour/controllers 5.4).
     """
     group, _, version = downstream_target.api_version.rpartition("/")
-    asked = ObjectQuery(
+    object_query = ObjectQuery(
         group,
         version,
         downstream_target.kind,
         namespace=downstream_target.namespace,
         name=downstream_target.name,
     )
-    for found in _objects(scope, asked):
+    for source in _objects(scope, object_query):
         # The port supports wildcards, but a clone has one source with this exact name.
-        metadata = metadata_of(found)
+        metadata = metadata_of(source)
         named = (metadata.get("namespace", ""), metadata.get("name"))
         if named == (downstream_target.namespace, downstream_target.name):
-            return found
+            return source
     raise ExpressionFailed(
         NO_SOURCE,
         f"source resource {target} not found: {downstream_target.kind} "
@@ -70,8 +70,8 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
     sources: list[Json] = []
     for kind in clone_list.get("kinds") or ():
         selector = parse_kind(kind)
-        asked = ObjectQuery(*selector, namespace=namespace)
-        for each in _objects(scope, asked):
+        object_query = ObjectQuery(*selector, namespace=namespace)
+        for each in _objects(scope, object_query):
             metadata = metadata_of(each)
             if metadata.get("namespace", "") != namespace:
                 continue
@@ -88,12 +88,12 @@ def keep_clone_within(scope: RuleContext, downstream_target: DownstreamTarget) -
 
 
 def _keep_within(scope: RuleContext, namespace: str) -> None:
-    own = scope.policy_namespace
-    if is_outside(own, namespace):
+    policy_namespace = scope.policy_namespace
+    if is_outside(policy_namespace, namespace):
         raise ExpressionFailed(
             "generate.namespace",
             "a namespaced policy cannot clone resources from other namespaces, "
-            f"expected: {own}, received: {namespace}",
+            f"expected: {policy_namespace}, received: {namespace}",
         )
 
 
@@ -101,9 +101,9 @@ def _objects(scope: RuleContext, object_query: ObjectQuery) -> list[Json]:
     objects = scope.cluster_data.objects
     if objects is None:
         return []
-    found = objects.objects(object_query, scope.runtime.deadline_ns)
-    scope.runtime.charge(_OBJECT_STEPS * len(found))
-    return list(found)
+    listed = objects.objects(object_query, scope.runtime.deadline_ns)
+    scope.runtime.charge(_OBJECT_STEPS * len(listed))
+    return list(listed)
 
 
 def _selector(

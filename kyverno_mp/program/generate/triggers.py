@@ -80,7 +80,10 @@ class _Rule:
         self.is_slow = bool(ir.effects & _SLOW)
         self.is_plain = self.gate.is_open and not (self.is_slow or ir.exceptions)
         """Whether the rule's match alone decides."""
-        self.lists_delete = any(_DELETE in one.operations for one in ir.match.filters)
+        self.lists_delete = any(
+            _DELETE in resource_filter.operations
+            for resource_filter in ir.match.filters
+        )
         self.reads_old = mentions(ir, (OLD_OBJECT,), with_users=False)
         self.needs_review = needs_review(ir)
         self.synchronize = ir.generate is not None and ir.generate.synchronize
@@ -146,20 +149,22 @@ class LinkedTriggers:
     def evaluate(self, context: RequestContext) -> list[Triggered]:
         """Return the triggered rules. Raises: Preempted, DependencyError."""
         request = context.request
-        found: list[Triggered] = []
+        triggered: list[Triggered] = []
         for policy in self._policies:
-            wanted = self._asked(policy.generating, request)
+            rules = self._asked(policy.generating, request)
             if policy.stops_early:
-                applies = [one for rule in wanted for one in _by_match(rule, request)]
+                applies = [
+                    match for rule in rules for match in _by_match(rule, request)
+                ]
             else:
-                applies = list(_generating(policy, wanted, context))
-            found += _together(policy.ir, applies)
-            found += [
+                applies = list(_generating(policy, rules, context))
+            triggered += _together(policy.ir, applies)
+            triggered += [
                 rule.alone[False]
                 for rule in self._asked(policy.mutating, request)
                 if _mutates(policy, rule, context)
             ]
-        return found
+        return triggered
 
     def by_match(self, context: RequestContext) -> list[Triggered]:
         """Return the rules that match a request; the pool evaluates them.
@@ -167,17 +172,17 @@ class LinkedTriggers:
         Used if a review's evaluation did not finish.
         """
         request = context.request
-        found: list[Triggered] = []
+        triggered: list[Triggered] = []
         for policy in self._policies:
-            wanted = self._asked(policy.generating, request)
-            applies = [one for rule in wanted for one in _by_match(rule, request)]
-            found += _together(policy.ir, applies)
-            found += [
+            rules = self._asked(policy.generating, request)
+            applies = [match for rule in rules for match in _by_match(rule, request)]
+            triggered += _together(policy.ir, applies)
+            triggered += [
                 rule.alone[False]
                 for rule in self._asked(policy.mutating, request)
                 if _mutation_matches(rule, request)
             ]
-        return found
+        return triggered
 
     def _asked(self, rules: Sequence[_Rule], request: Request) -> list[_Rule]:
         if request.username != self._background_user:
@@ -220,12 +225,12 @@ def _decided(policy: _Policy, rule: _Rule, context: RequestContext) -> list[_App
 
 def _evaluated(rule: _Rule, request: Request, scope: RuleContext) -> Iterator[_Applies]:
     assert rule.generation is not None
-    found = rule.generation.evaluate(request, scope)
-    if found is None:
+    rule_result = rule.generation.evaluate(request, scope)
+    if rule_result is None:
         return
-    if found.status == result.PASS:
+    if rule_result.status == result.PASS:
         yield rule, False
-    elif found.status == result.FAIL and rule.synchronize:
+    elif rule_result.status == result.FAIL and rule.synchronize:
         yield rule, True
 
 

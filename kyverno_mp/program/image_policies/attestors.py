@@ -28,25 +28,25 @@ Evaluate = Callable[[LinkedExpression], Value]
 class _Text(NamedTuple):
     value: str
     linked: LinkedExpression | None
-    what: str
+    noun: str
 
     def read(self, attestor: str, evaluate: Evaluate) -> str:
         """Return the text. Raises: CelFailed."""
         if self.linked is None:
             return self.value
-        prefix = f"failed to convert {self.what} in compiled attestor: {attestor}"
+        prefix = f"failed to convert {self.noun} in compiled attestor: {attestor}"
         try:
-            found = evaluate(self.linked)
+            value = evaluate(self.linked)
         except ExpressionFailed as error:
             message = f"failed to evaluate compiled attestor: {attestor}"
             raise CelFailed(
                 f"{prefix}, error: {message}, error: {error.message}"
             ) from error
-        if found.__class__ is not str:
+        if value.__class__ is not str:
             message = f"failed to convert expression in compiled attestor: {attestor}"
-            reason = f"type conversion error from '{type_name(found)}' to 'string'"
+            reason = f"type conversion error from '{type_name(value)}' to 'string'"
             raise CelFailed(f"{prefix}, error: {message}, error: {reason}")
-        return str(found)
+        return str(value)
 
 
 class LinkedAttestor:
@@ -56,13 +56,15 @@ class LinkedAttestor:
         self.name = ir.name
         self._ir = ir
 
-        def text(given: TextIR | None, what: str) -> _Text | None:
-            if given is None:
+        def text(text_ir: TextIR | None, noun: str) -> _Text | None:
+            if text_ir is None:
                 return None
             linked = (
-                None if given.expression is None else link(given.expression, dialect)
+                None
+                if text_ir.expression is None
+                else link(text_ir.expression, dialect)
             )
-            return _Text(given.value, linked, what)
+            return _Text(text_ir.value, linked, noun)
 
         cosign, notary = ir.cosign, ir.notary
         self._key = self._certificate = self._chain = None
@@ -84,48 +86,50 @@ class LinkedAttestor:
     def query(self, evaluate: Evaluate) -> AttestorQuery:
         """Return the query for the verification. Raises: CelFailed, BudgetExceeded."""
 
-        def read(given: _Text | None) -> str:
-            return "" if given is None else given.read(self.name, evaluate)
+        def read(attestor_text: _Text | None) -> str:
+            return (
+                "" if attestor_text is None else attestor_text.read(self.name, evaluate)
+            )
 
         cosign = self._ir.cosign
         if cosign is None:
             stamping = None if self._stamping is None else read(self._stamping)
             return NotaryQuery(read(self._trusted), stamping)
         key = None if self._key is None else read(self._key)
-        found = _cosign(cosign)
-        return found._replace(
+        cosign_query = _cosign(cosign)
+        return cosign_query._replace(
             key=key,
             certificate=read(self._certificate),
             chain=read(self._chain),
             trusted_root=None if self._root is None else read(self._root),
-            identities=self._identities(found.identities, evaluate),
+            identities=self._identities(cosign_query.identities, evaluate),
         )
 
     def _identities(
-        self, given: tuple[Identity, ...] | None, evaluate: Evaluate
+        self, identities: tuple[Identity, ...] | None, evaluate: Evaluate
     ) -> tuple[Identity, ...] | None:
         """Return the identities with the subjects that are computed.
 
         SAFETY: a pattern that matches the empty text matches any subject.
         """
-        if given is None or not self._subjects:
-            return given
-        found: list[Identity] = []
-        for identity, text in zip(given, self._subjects, strict=True):
-            if text is None:
-                found.append(identity)
+        if identities is None or not self._subjects:
+            return identities
+        complete: list[Identity] = []
+        for identity, subject in zip(identities, self._subjects, strict=True):
+            if subject is None:
+                complete.append(identity)
                 continue
-            pattern = text.read(self.name, evaluate)
+            pattern = subject.read(self.name, evaluate)
             if not pattern:
                 raise CelFailed(f"the subject of the attestor {self.name} is empty")
-            known = compile_regex(pattern, captures=False).compiled
-            if known is not None and known.search("") is not None:
+            regex = compile_regex(pattern, captures=False).compiled
+            if regex is not None and regex.search("") is not None:
                 reason = "its pattern matches the empty text"
                 raise CelFailed(
                     f"the subject of the attestor {self.name} can be any: {reason}"
                 )
-            found.append(identity._replace(subject_reg_exp=pattern))
-        return tuple(found)
+            complete.append(identity._replace(subject_reg_exp=pattern))
+        return tuple(complete)
 
 
 def _cosign(ir: CosignIR) -> CosignQuery:

@@ -24,9 +24,9 @@ _STEPS_PER_IMAGE: Final = 50
 
 
 class Tagged(NamedTuple):
-    """An image without a digest. ``text``: the reference to which one is appended."""
+    """An image without a digest. One is appended to ``reference``."""
 
-    text: str
+    reference: str
     pointer: str
 
 
@@ -53,12 +53,16 @@ def tagged_images(
             continue
         pointer, complete = image["jsonPointer"], image["reference"]
         written = _at(resource, pointer)
-        text = next(
-            (text for text in (complete, written) if references.select(text, runtime)),
+        reference = next(
+            (
+                reference
+                for reference in (complete, written)
+                if references.select(reference, runtime)
+            ),
             None,
         )
-        if text is not None:
-            chosen.append(Tagged(text, pointer))
+        if reference is not None:
+            chosen.append(Tagged(reference, pointer))
     return chosen
 
 
@@ -71,14 +75,14 @@ def pinned(
     """
     patch: list[Operation] = []
     problems = []
-    for text, pointer in images:
+    for reference, pointer in images:
         try:
-            value = f"{text}@{digest_of(text)}"
+            value = f"{reference}@{digest_of(reference)}"
         except DeadlinePassed:
             raise
         except (ExpressionFailed, DependencyError) as error:
             problems.append(
-                f"failed to resolve digest for image {text}: {error.message}"
+                f"failed to resolve digest for image {reference}: {error.message}"
             )
         else:
             patch.append({"op": "replace", "path": pointer, "value": value})

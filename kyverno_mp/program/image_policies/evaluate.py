@@ -78,10 +78,13 @@ class LinkedImagePolicy:
     """Registries change, so no scan reproduces the results of a review."""
 
     def __init__(
-        self, ir: ImageValidatingPolicyIR, *, of: ImageValidatingPolicyIR | None = None
+        self,
+        ir: ImageValidatingPolicyIR,
+        *,
+        full_policy: ImageValidatingPolicyIR | None = None,
     ) -> None:
-        """``of``: the whole policy, if ``ir`` is only a part of it."""
-        self.ir = of or ir
+        """``full_policy``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = full_policy or ir
         self.matching = MatchingCost(body.constraints for body in ir.bodies)
         namespace = ir.policy.namespace
         self._dialect = dialect_of(namespaced=bool(namespace))
@@ -199,7 +202,7 @@ class LinkedImagePolicy:
             tagged = tagged_images(
                 facts.request.object, body.terms.references, settings, facts.runtime
             )
-            scope.verification.load_ahead([each.text for each in tagged])
+            scope.verification.load_ahead([each.reference for each in tagged])
             return pinned(tagged, scope.verification.digest)
         finally:
             scope.close()

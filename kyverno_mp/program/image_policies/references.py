@@ -55,11 +55,11 @@ class _Globs:
     __slots__ = ("_forms",)
 
     def __init__(self, glob: str) -> None:
-        self._forms = [Glob(one) for one in dict.fromkeys((glob, same_host(glob)))]
+        self._forms = [Glob(form) for form in dict.fromkeys((glob, same_host(glob)))]
 
     def matches(self, image: str) -> bool:
-        texts = dict.fromkeys((image, same_host(image)))
-        return any(form.matches(each) for form in self._forms for each in texts)
+        names = dict.fromkeys((image, same_host(image)))
+        return any(form.matches(each) for form in self._forms for each in names)
 
 
 class References:
@@ -105,30 +105,36 @@ class References:
 
 
 @cache
-def _built_in(place: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
+def _built_in(path: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
     """Return the Pod extractors for a path; "" is the Pod itself."""
     environment = Environment(
         {"object": types.DYN, "oldObject": types.DYN}, library=dialect.library()
     )
     linked = {}
     for name in _CONTAINERS:
-        text = (
-            f"(object != null ? object : oldObject){place}.spec.?{name}.orValue([])"
+        source = (
+            f"(object != null ? object : oldObject){path}.spec.?{name}.orValue([])"
             ".map(e, e.image)"
         )
-        linked[name] = link(compile_expression(text, environment)[0], dialect)
+        linked[name] = link(compile_expression(source, environment)[0], dialect)
     return linked
 
 
 def extractors_for(
-    request: Request, own: Mapping[str, LinkedExpression], dialect: Dialect
+    request: Request,
+    policy_extractors: Mapping[str, LinkedExpression],
+    dialect: Dialect,
 ) -> Mapping[str, LinkedExpression]:
     """Return the kind's extractors; the policy's own extractors take precedence."""
     review = request.review_request or {}
-    asked = review.get("requestResource") or review.get("resource") or {}
-    key = tuple(asked.get(name, "") for name in ("group", "version", "resource"))
-    place = _PLACES.get(key)
-    return own if place is None else {**_built_in(place, dialect), **own}
+    resource = review.get("requestResource") or review.get("resource") or {}
+    key = tuple(resource.get(name, "") for name in ("group", "version", "resource"))
+    path = _PLACES.get(key)
+    return (
+        policy_extractors
+        if path is None
+        else {**_built_in(path, dialect), **policy_extractors}
+    )
 
 
 def extracted(
@@ -139,16 +145,16 @@ def extracted(
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
-    found: dict[str, list[str]] = {}
+    by_extractor: dict[str, list[str]] = {}
     for name, linked in extractors.items():
         value = evaluate(linked)
         if value.__class__ is not list:
             message = f"type conversion error from '{type_name(value)}' to '[]string'"
             raise ExpressionFailed("cel.images", message)
-        for one in value:
-            if one.__class__ is not str:
+        for image in value:
+            if image.__class__ is not str:
                 # SAFETY: an image that is not a string is an error, never "no image".
-                message = f"type conversion error from '{type_name(one)}' to 'string'"
+                message = f"type conversion error from '{type_name(image)}' to 'string'"
                 raise ExpressionFailed("cel.images", message)
-        found[name] = value
-    return found
+        by_extractor[name] = value
+    return by_extractor

@@ -72,8 +72,8 @@ class Verification:
 
     def digest(self, image: str) -> str:
         """Return the digest of an image. Raises: ExpressionFailed, DependencyError."""
-        found = self._port().data(self._asked(image), self._deadline_ns)
-        digest: str = found["digest"]
+        data = self._port().data(self._asked(image), self._deadline_ns)
+        digest: str = data["digest"]
         return digest
 
     def load_ahead(self, images: Sequence[str]) -> None:
@@ -96,11 +96,11 @@ class Verification:
         queries = [(attestor.name, _query(attestor)) for attestor in attestors]
         if not self._is_selected(image):
             return 0
-        asked, count = self._asked(image), 0
+        image_query, count = self._asked(image), 0
         for name, query in queries:
             self._read(image)
 
-            verify = partial(self._port().verify, asked, query, self._deadline_ns)
+            verify = partial(self._port().verify, image_query, query, self._deadline_ns)
             count += self._holds(f"attestor {name}: {image}", verify)
         return self._noted(image, count, queries)
 
@@ -113,23 +113,23 @@ class Verification:
             return 0
         count = 0
         for name, query in queries:
-            wanted = self._attestation(attestation)
+            declared = self._attestation(attestation)
             self._read(image)
 
-            verify = partial(self._attest, image, wanted, query)
-            what = f"attestation {attestation}, attestor {name}: {image}"
-            count += self._holds(what, verify)
+            verify = partial(self._attest, image, declared, query)
+            subject = f"attestation {attestation}, attestor {name}: {image}"
+            count += self._holds(subject, verify)
         return self._noted(image, count, queries)
 
     def payload(self, image: str, attestation: str) -> Json:
         """Return the payload of a verified attestation. Raises: CelFailed."""
-        wanted = self._attestation(attestation)
+        declared = self._attestation(attestation)
         self._read(image)
-        if wanted.intoto is not None:
-            return self._statement(image, wanted.intoto)
-        if wanted.referrer is None:
-            raise CelFailed(f"{_PAYLOAD}: could not find attestation {wanted.name}")
-        digest = self._referrers.get((image, wanted.referrer))
+        if declared.intoto is not None:
+            return self._statement(image, declared.intoto)
+        if declared.referrer is None:
+            raise CelFailed(f"{_PAYLOAD}: could not find attestation {declared.name}")
+        digest = self._referrers.get((image, declared.referrer))
         if digest is None:
             # SAFETY: upstream returns the first referrer of the type, even if the
             # attestor did not sign it (docs/behaviour/images 10.2, issue 17130).
@@ -137,9 +137,10 @@ class Verification:
                 f"{_PAYLOAD}: referrer attestation payload cannot be fetch before"
                 " verifying referrer attestation"
             )
-        asked = self._asked(image)
+        image_query = self._asked(image)
         return _called(
-            _PAYLOAD, lambda: self._port().document(asked, digest, self._deadline_ns)
+            _PAYLOAD,
+            lambda: self._port().document(image_query, digest, self._deadline_ns),
         )
 
     def data(self, image: str) -> Json:
@@ -159,14 +160,14 @@ class Verification:
     def _attest(
         self, image: str, attestation: AttestationIR, query: AttestorQuery
     ) -> None:
-        port, asked = self._port(), self._asked(image)
+        port, image_query = self._port(), self._asked(image)
         if isinstance(query, NotaryQuery):
             if attestation.referrer is None:
                 raise CelFailed(
                     "notary verifier only supports oci 1.1 referrers as attestations"
                 )
             digest = port.referrer(
-                asked, query, attestation.referrer, self._deadline_ns
+                image_query, query, attestation.referrer, self._deadline_ns
             )
             self._referrers[image, attestation.referrer] = digest
             return
@@ -174,13 +175,13 @@ class Verification:
         if attestation.intoto is None:
             message = "cosign verifier only supports intoto referrers as attestations"
             raise ExpressionFailed("image.attestation", message)
-        for kind, found in port.statements(
-            asked, query, attestation.intoto, self._deadline_ns
+        for kind, payload in port.statements(
+            image_query, query, attestation.intoto, self._deadline_ns
         ):
             # KYVERNO: the last of several statements of a type is used.
-            self._statements[image, kind] = found
+            self._statements[image, kind] = payload
 
-    def _holds(self, what: str, verify: Callable[[], None]) -> bool:
+    def _holds(self, subject: str, verify: Callable[[], None]) -> bool:
         """Return whether the verification succeeds.
 
         KYVERNO: a failed attestor is not counted, even if a registry or a log caused
@@ -192,7 +193,7 @@ class Verification:
             # SAFETY: a review that runs out of time must not return a verdict.
             raise
         except (ExpressionFailed, DependencyError) as error:
-            self.reasons.append(f"{what}: {error.message}")
+            self.reasons.append(f"{subject}: {error.message}")
             return False
         return True
 
@@ -215,12 +216,12 @@ class Verification:
             raise CelFailed(error.message) from error
 
     def _read(self, image: str) -> Mapping[str, Json]:
-        asked = self._asked(image)
-        found: Mapping[str, Json] = _called(
+        image_query = self._asked(image)
+        data: Mapping[str, Json] = _called(
             "failed to get imagedata",
-            lambda: self._port().data(asked, self._deadline_ns),
+            lambda: self._port().data(image_query, self._deadline_ns),
         )
-        return found
+        return data
 
     def _asked(self, image: str) -> ImageQuery:
         return ImageQuery(image, self._terms.access, self._terms.namespace)
@@ -237,8 +238,8 @@ class Verification:
 
 
 def _query(attestor: Attestor) -> AttestorQuery:
-    found: AttestorQuery = attestor.terms()
-    return found
+    query: AttestorQuery = attestor.terms()
+    return query
 
 
 def _called(prefix: str, call: Callable[[], Json]) -> Json:

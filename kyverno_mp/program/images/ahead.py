@@ -68,12 +68,12 @@ class _Known:
 
     def _once(
         self,
-        known: dict[str, list[tuple[SignatureQuery, _Answer | _Failure]]],
+        answers: dict[str, list[tuple[SignatureQuery, _Answer | _Failure]]],
         ask: Callable[[SignatureQuery, int], _Answer],
         signature_query: SignatureQuery,
         deadline_ns: int,
     ) -> _Answer:
-        for query, answer in known.get(signature_query.image, ()):
+        for query, answer in answers.get(signature_query.image, ()):
             if query != signature_query:
                 continue
             if isinstance(answer, ExpressionFailed | DependencyError):
@@ -82,13 +82,15 @@ class _Known:
         if not self.keeps:
             return ask(signature_query, deadline_ns)
         try:
-            found = ask(signature_query, deadline_ns)
+            fresh = ask(signature_query, deadline_ns)
         except (ExpressionFailed, DependencyError) as error:
-            kept = without_frames(type(error)(error.code, error.message))
-            known.setdefault(signature_query.image, []).append((signature_query, kept))
+            failure = without_frames(type(error)(error.code, error.message))
+            answers.setdefault(signature_query.image, []).append(
+                (signature_query, failure)
+            )
             raise
-        known.setdefault(signature_query.image, []).append((signature_query, found))
-        return found
+        answers.setdefault(signature_query.image, []).append((signature_query, fresh))
+        return fresh
 
 
 def read_ahead(
@@ -102,13 +104,13 @@ def read_ahead(
     distinct = {image.text: (image, verifies) for image, verifies in images}
     if len(distinct) < 2:  # noqa: PLR2004 - one image is read in its turn
         return reader
-    known = _Known(reader.images)
-    ahead = reader._replace(images=known)
-    known.keeps = True
-    parts = [partial(_read, ahead, *one) for one in distinct.values()]
-    known.at_once(parts, reader.deadline_ns)
+    cached = _Known(reader.images)
+    ahead = reader._replace(images=cached)
+    cached.keeps = True
+    parts = [partial(_read, ahead, *arguments) for arguments in distinct.values()]
+    cached.at_once(parts, reader.deadline_ns)
     # A late part must not change the cache while the rule runs.
-    known.keeps = False
+    cached.keeps = False
     return ahead
 
 
@@ -124,12 +126,12 @@ def _read(reader: BlockReader, image: Image, verifies: bool) -> None:  # noqa: F
 
 
 def _ask(reader: BlockReader, image: Image) -> None:
-    block, text = reader.block, image.text
-    if block.attestors and verify_sets(reader, text):
+    block, reference = reader.block, image.text
+    if block.attestors and verify_sets(reader, reference):
         return
     if block.attestors and block.attestations:
-        digest = reader.images.digest(text, reader.access, reader.deadline_ns)
-        text = image.at(digest)
+        digest = reader.images.digest(reference, reader.access, reader.deadline_ns)
+        reference = image.at(digest)
     for attestation in block.attestations:
         kind = attestation.type or attestation.predicate_type
         sets = attestation_sets(block, attestation, "") if kind else ()
@@ -137,10 +139,10 @@ def _ask(reader: BlockReader, image: Image) -> None:
             for entry in listed.entries[: listed.count or None]:
                 if entry.attestor is not None:
                     return
-                query = reader.query(entry, text, kind)
+                query = reader.query(entry, reference, kind)
                 reader.images.statements(query, reader.deadline_ns)
                 if block.type in WITH_DIGEST:
-                    text = image.at(
+                    reference = image.at(
                         reader.images.digest(
                             image.text, reader.access, reader.deadline_ns
                         )

@@ -38,9 +38,9 @@ class LinkedChecks(NamedTuple):
     blocks: tuple[ConditionsProgram, ...]
 
 
-def link_checks(given: tuple[Document, tuple[Conditions, ...]]) -> LinkedChecks:
+def link_checks(pair: tuple[Document, tuple[Conditions, ...]]) -> LinkedChecks:
     """Link the conditions of one attestation."""
-    document, blocks = given
+    document, blocks = pair
     return LinkedChecks(link_document(document), tuple(map(link_conditions, blocks)))
 
 
@@ -48,22 +48,24 @@ def verify_attestations(
     reader: BlockReader,
     checks: Sequence[LinkedChecks],
     image: Image,
-    text: str,
+    reference: str,
     scope: RuleContext,
 ) -> tuple[str, str]:
     """Return the first failed attestation's message, or ""; and the reference.
 
-    ``text``: the image's current reference; some signature forms add the digest.
+    ``reference``: the image's current reference; some signature forms add the digest.
     """
     for index, attestation in enumerate(reader.block.attestations):
         if not (attestation.type or attestation.predicate_type):
-            return f".attestations[{index}]: missing type", text
-        one = _Attestation(reader, attestation, checks[index], index, image, text)
-        reason = one.verify(scope)
-        text = one.text
+            return f".attestations[{index}]: missing type", reference
+        verification = _Attestation(
+            reader, attestation, checks[index], index, image, reference
+        )
+        reason = verification.verify(scope)
+        reference = verification.text
         if reason:
-            return reason, text
-    return "", text
+            return reason, reference
+    return "", reference
 
 
 class _Attestation:
@@ -72,38 +74,41 @@ class _Attestation:
     def __init__(
         self,
         reader: BlockReader,
-        given: Attestation,
+        attestation: Attestation,
         checks: LinkedChecks,
         index: int,
         image: Image,
-        text: str,
+        reference: str,
     ) -> None:
         self._reader = reader
-        self._given = given
-        self._type = given.type or given.predicate_type
+        self._given = attestation
+        self._type = attestation.type or attestation.predicate_type
         self._checks = checks
         self._index = index
         self._reasons: list[str] = []
         self._image = image
-        self.text = text
+        self.text = reference
 
     def verify(self, scope: RuleContext) -> str:
         """Verify all sets; the message includes the reasons of earlier sets."""
-        own = f".attestations[{self._index}]"
-        sets = list(attestation_sets(self._reader.block, self._given, own))
+        attestation_path = f".attestations[{self._index}]"
+        sets = list(attestation_sets(self._reader.block, self._given, attestation_path))
         if not sets:
             # SAFETY: upstream accepts any keyless signer here.
-            return f"{own}: neither the attestation nor its block has attestors"
+            reason = "neither the attestation nor its block has attestors"
+            return f"{attestation_path}: {reason}"
         for path, listed in sets:
             entries: Sequence[Attestor] = listed.entries
             if not self._given.attestors:
                 entries = list(expanded(listed))
-            held, wanted = self._verify_entries(entries, listed.count, path, scope)
-            if held < wanted:
+            verified, required = self._verify_entries(
+                entries, listed.count, path, scope
+            )
+            if verified < required:
                 reasons = "; ".join(self._reasons) or "attestations verification failed"
                 return (
-                    f"image attestations verification failed, verifiedCount: {held},"
-                    f" requiredCount: {wanted}, error: {reasons}"
+                    f"image attestations verification failed, verifiedCount:"
+                    f" {verified}, requiredCount: {required}, error: {reasons}"
                 )
         return ""
 
@@ -115,7 +120,7 @@ class _Attestation:
         scope: RuleContext,
     ) -> tuple[int, int]:
         """Return how many entries hold, and how many have to."""
-        held, required = 0, count or max(1, len(entries))
+        verified, required = 0, count or max(1, len(entries))
         for position, entry in enumerate(entries):
             if entry.attestor is not None:
                 holds = self._verify_nested(entry, f"{path}.entries[{position}]", scope)
@@ -124,10 +129,10 @@ class _Attestation:
                 holds = not reason
                 if reason:
                     self._reasons.append(reason)
-            held += holds
-            if held >= required:
+            verified += holds
+            if verified >= required:
                 break
-        return held, required
+        return verified, required
 
     def _verify_nested(self, entry: Attestor, path: str, scope: RuleContext) -> bool:
         """Verify the set inside an entry, with the count of entries as everywhere.
@@ -141,8 +146,8 @@ class _Attestation:
             return False
         entries = list(expanded(nested))
         path = f"{path}.attestor"
-        held, required = self._verify_entries(entries, nested.count, path, scope)
-        return held >= required
+        verified, required = self._verify_entries(entries, nested.count, path, scope)
+        return verified >= required
 
     def _verify_entry(self, entry: Attestor, path: str, scope: RuleContext) -> str:
         reader = self._reader
@@ -154,9 +159,9 @@ class _Attestation:
         except (ExpressionFailed, DependencyError) as error:
             return error.message
         # KYVERNO: the index shown for the entry is the attestation's index.
-        place = f"{path}.entries[{self._index}]{reader.kind_of(entry)}"
+        location = f"{path}.entries[{self._index}]{reader.kind_of(entry)}"
         reason = self._check(statements, scope)
-        return f"{place}: {reason}" if reason else ""
+        return f"{location}: {reason}" if reason else ""
 
     def _show(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> None:
         """Set the variable named after the attestation to the first predicate.
@@ -164,12 +169,16 @@ class _Attestation:
         SAFETY: only a predicate of the wanted type is used; upstream uses the first of
         any type.
         """
-        shown = [one for one in statements if type(one.get("predicate")) is dict]
-        if not shown:
+        with_predicate = [
+            statement
+            for statement in statements
+            if type(statement.get("predicate")) is dict
+        ]
+        if not with_predicate:
             raise ExpressionFailed(
                 "image.predicate", "predicate not found in any statement"
             )
-        for statement in shown:
+        for statement in with_predicate:
             if statement.get("type") == self._type:
                 predicate = statement["predicate"]
                 scope.runtime.charge(weigh(predicate, scope.runtime.charge))
@@ -187,19 +196,21 @@ class _Attestation:
             self.text = self._image.at(digest)
 
     def _check(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> str:
-        asked = [one for one in statements if one.get("type") == self._type]
-        if not asked:
+        of_type = [
+            statement for statement in statements if statement.get("type") == self._type
+        ]
+        if not of_type:
             return f"attestions not found for predicate type {self._type}"
-        for statement in asked:
+        for statement in of_type:
             try:
-                holds, text = self._holds(statement, scope)
+                holds, message = self._holds(statement, scope)
             except ExpressionFailed as error:
                 prefix = "failed to check attestations: failed to substitute variables"
                 return f"{prefix} in attestation conditions: {error.message}"
             if not holds:
                 return (
                     f"attestation checks failed for {self.text} and predicate"
-                    f" {self._type}: {text}"
+                    f" {self._type}: {message}"
                 )
         return ""
 
@@ -217,16 +228,16 @@ class _Attestation:
             # evaluated.
             self._checks.document(scope)
             for program in self._checks.blocks:
-                holds, text = program.evaluate(scope)
+                holds, message = program.evaluate(scope)
                 if not holds:
-                    return False, _resolved(text, scope)
+                    return False, _resolved(message, scope)
         finally:
             scope.root = before
         return True, ""
 
 
-def _resolved(text: str, scope: RuleContext) -> str:
+def _resolved(message: str, scope: RuleContext) -> str:
     """Substitute the variables of messages, which the policy's author wrote."""
-    if "{{" not in text:
-        return text
-    return sprint(link_document(parse_document(text))(scope))
+    if "{{" not in message:
+        return message
+    return sprint(link_document(parse_document(message))(scope))

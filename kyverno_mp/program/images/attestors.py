@@ -55,13 +55,13 @@ class BlockReader(NamedTuple):
     @property
     def access(self) -> RegistryAccess:
         """The block's settings for access to registries."""
-        given = self.block.image_registry_credentials
-        if given is None:
+        credentials = self.block.image_registry_credentials
+        if credentials is None:
             return RegistryAccess()
         return RegistryAccess(
-            given.allow_insecure_registry,
-            tuple(given.providers),
-            given.secrets,
+            credentials.allow_insecure_registry,
+            tuple(credentials.providers),
+            credentials.secrets,
             self.is_tenants,
         )
 
@@ -159,9 +159,9 @@ def _identity_of(keyless: KeylessAttestor) -> Identity:
 def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
     """Verify all sets of a block; return the failures of the first failed set."""
     for index, listed in enumerate(reader.block.attestors):
-        found = _verify_set(reader, listed, image, f".attestors[{index}]")
-        if found:
-            return found
+        failures = _verify_set(reader, listed, image, f".attestors[{index}]")
+        if failures:
+            return failures
     return []
 
 
@@ -169,19 +169,19 @@ def _verify_set(
     reader: BlockReader, listed: AttestorSet, image: str, path: str
 ) -> list[Failure]:
     entries = list(expanded(listed))
-    wanted = listed.count or len(entries)
+    required = listed.count or len(entries)
     failures: list[Failure] = []
-    held = 0
+    verified = 0
     for index, entry in enumerate(entries):
-        found = _verify_entry(reader, entry, image, f"{path}.entries[{index}]")
-        failures.extend(found)
-        held += not found
-        if held >= wanted:
+        entry_failures = _verify_entry(reader, entry, image, f"{path}.entries[{index}]")
+        failures.extend(entry_failures)
+        verified += not entry_failures
+        if verified >= required:
             return []
     if not entries:
         return [Failure(f"{path}: no entries")]
     return failures or [
-        Failure(f"{path}: count {wanted} exceeds the {len(entries)} entries")
+        Failure(f"{path}: count {required} exceeds the {len(entries)} entries")
     ]
 
 
@@ -205,8 +205,8 @@ def nested_set(entry: Attestor, path: str) -> AttestorSet:
     try:
         return ATTESTOR_SET.convert(entry.attestor)
     except msgspec.ValidationError as error:
-        text = f"failed to unmarshal nested attestor {path}: {error}"
-        raise ExpressionFailed("image.attestor", text) from error
+        message = f"failed to unmarshal nested attestor {path}: {error}"
+        raise ExpressionFailed("image.attestor", message) from error
 
 
 def _verify_entry(
@@ -221,6 +221,6 @@ def _verify_entry(
     try:
         reader.images.verify(reader.query(entry, image), reader.deadline_ns)
     except (ExpressionFailed, DependencyError) as error:
-        text = f"{path}{reader.kind_of(entry)}: {error.message}"
-        return [Failure(text, isinstance(error, DependencyError))]
+        message = f"{path}{reader.kind_of(entry)}: {error.message}"
+        return [Failure(message, isinstance(error, DependencyError))]
     return []

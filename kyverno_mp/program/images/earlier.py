@@ -57,19 +57,19 @@ def _take(
         policy, policy.rule_actions, request.namespace, request.namespace_labels
     )
     for rule in rules:
-        known = record.of(rule.key)
-        if not 0 < len(known) <= IMAGE_RECORD_ENTRIES_MAX:
+        outcomes = record.of(rule.key)
+        if not 0 < len(outcomes) <= IMAGE_RECORD_ENTRIES_MAX:
             continue
         if not matches_at_own_cost(rule.matches, policy, request, runtime):
             continue
         if action != ENFORCE:
             image_record.audited.add(rule.key)
         for block in rule.verification.blocks:
-            runtime.charge(len(known) * len(block.references))
-            for text, status in known.items():
+            runtime.charge(len(outcomes) * len(block.references))
+            for reference, status in outcomes.items():
                 if (
                     type(status) is str
                     and status in STATUSES
-                    and is_among(text, block.references)
+                    and is_among(reference, block.references)
                 ):
-                    image_record.add(rule.key, text, status)
+                    image_record.add(rule.key, reference, status)

@@ -26,12 +26,17 @@ def require_filled(written: Json, rendered: Json) -> None:
         return
     for name in _DEMANDS:
         _check(written.get(name), rendered.get(name), name)
-    given, found = written.get("attestations"), rendered.get("attestations")
-    if type(given) is list and type(found) is list:
-        for number, (one, now) in enumerate(zip(given, found, strict=False)):
-            if type(one) is dict and type(now) is dict:
+    written_attestations, rendered_attestations = (
+        written.get("attestations"),
+        rendered.get("attestations"),
+    )
+    if type(written_attestations) is list and type(rendered_attestations) is list:
+        for number, (was, now) in enumerate(
+            zip(written_attestations, rendered_attestations, strict=False)
+        ):
+            if type(was) is dict and type(now) is dict:
                 path = f"attestations[{number}].attestors"
-                _check(one.get("attestors"), now.get("attestors"), path)
+                _check(was.get("attestors"), now.get("attestors"), path)
 
 
 def _check(written: Json, rendered: Json, path: str) -> None:
@@ -44,8 +49,8 @@ def _check(written: Json, rendered: Json, path: str) -> None:
             if key in rendered and key not in _OPTIONAL:
                 _check(value, rendered[key], f"{path}.{key}")
     elif type(written) is list and type(rendered) is list:
-        for number, (one, now) in enumerate(zip(written, rendered, strict=False)):
-            _check(one, now, f"{path}[{number}]")
+        for number, (was, now) in enumerate(zip(written, rendered, strict=False)):
+            _check(was, now, f"{path}[{number}]")
 
 
 def _has_gap(rendered: Json) -> bool:

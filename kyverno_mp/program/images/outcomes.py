@@ -51,9 +51,9 @@ class ImageCheckBody:
                 if not is_among(image.text, block.references):
                     continue
                 record = scope.shared.request.verified_images or ScopedRecord(target)
-                status, text = self._checked(block, image, record)
+                status, message = self._checked(block, image, record)
                 if status == result.FAIL:
-                    return [Outcome(status, text)]
+                    return [Outcome(status, message)]
                 passed = passed or status == result.PASS
                 if status == result.SKIP:
                     skipped.append(image.text)
@@ -64,16 +64,16 @@ class ImageCheckBody:
         return [Outcome(status, f"image {word}, skipped images: {names}")]
 
     def _checked(
-        self, block: ImageBlockIR, image: Image, known: VerifiedImages
+        self, block: ImageBlockIR, image: Image, verified_images: VerifiedImages
     ) -> tuple[str, str]:
         if block.verify_digest and not image.digest:
             return result.FAIL, f"missing digest for {image.text}"
         if not block.required:
             return "", ""
-        if known.problem:
-            reason = f"failed to parse scoped image metadata: {known.problem}"
+        if verified_images.problem:
+            reason = f"failed to parse scoped image metadata: {verified_images.problem}"
             return result.FAIL, reason
-        status = known.verified(self._key, image.text)
+        status = verified_images.verified(self._key, image.text)
         # SAFETY: outcomes of other rules and policies, e.g. of a tenant, do not count.
         if not status:
             return result.FAIL, f"unverified image {image.text}"

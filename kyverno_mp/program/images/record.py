@@ -55,19 +55,19 @@ class ImageRecord:
     skipped: set[str] = field(default_factory=set)
     """References selected by rules that did not run."""
 
-    def add(self, key: RuleKey, text: str, status: str) -> None:
+    def add(self, key: RuleKey, reference: str, status: str) -> None:
         """Record an outcome of a rule. SAFETY: a failure is never overwritten.
 
         KYVERNO: a skip replaces a pass, and the check accepts both
         (docs/behaviour/images 2.7).
         """
-        known = self.rules.setdefault(key, {})
-        if known.get(text) != result.FAIL:
-            known[text] = status if status in DONE else result.FAIL
+        outcomes = self.rules.setdefault(key, {})
+        if outcomes.get(reference) != result.FAIL:
+            outcomes[reference] = status if status in DONE else result.FAIL
 
     def copy(self) -> "ImageRecord":
         """Return a copy, for ``restore``."""
-        rules = {key: dict(known) for key, known in self.rules.items()}
+        rules = {key: dict(outcomes) for key, outcomes in self.rules.items()}
         return ImageRecord(
             rules, set(self.audited), dict(self.pinned), set(self.skipped)
         )
@@ -76,10 +76,10 @@ class ImageRecord:
         """Restore an earlier state. SAFETY: failures recorded since then are kept."""
         since, self.rules = self.rules, before.rules
         self.pinned = before.pinned
-        for key, known in since.items():
-            for text, status in known.items():
+        for key, outcomes in since.items():
+            for reference, status in outcomes.items():
                 if status == result.FAIL:
-                    self.add(key, text, status)
+                    self.add(key, reference, status)
 
     def outcomes(self) -> dict[str, str]:
         """Return one outcome for each reference.
@@ -88,18 +88,21 @@ class ImageRecord:
         """
         audited: dict[str, str] = {}
         enforced: dict[str, str] = {}
-        for key, known in self.rules.items():
+        for key, recorded in self.rules.items():
             outcomes = audited if key in self.audited else enforced
-            for text, status in known.items():
+            for reference, status in recorded.items():
                 failed = status == result.FAIL
-                for name in (text, self.pinned.get(text, text) if failed else text):
+                for name in (
+                    reference,
+                    self.pinned.get(reference, reference) if failed else reference,
+                ):
                     if outcomes.get(name) != result.FAIL:
                         outcomes[name] = status
         merged = {**audited, **enforced}
         return {
-            text: status
-            for text, status in merged.items()
-            if status == result.FAIL or text not in self.skipped
+            reference: status
+            for reference, status in merged.items()
+            if status == result.FAIL or reference not in self.skipped
         }
 
     def _scoped(self) -> dict[str, dict[str, dict[str, str]]]:
@@ -108,13 +111,15 @@ class ImageRecord:
         All rules verify the same digest of a tag, so an outcome for the tag is one for
         the reference with the digest that another rule has written.
         """
-        found: dict[str, dict[str, dict[str, str]]] = {}
-        for (policy, rule), known in sorted(self.rules.items()):
-            pinned = {self.pinned[t]: s for t, s in known.items() if t in self.pinned}
+        scoped: dict[str, dict[str, dict[str, str]]] = {}
+        for (policy, rule), recorded in sorted(self.rules.items()):
+            pinned = {
+                self.pinned[t]: s for t, s in recorded.items() if t in self.pinned
+            }
             failed = {t: s for t, s in pinned.items() if s == result.FAIL}
-            outcomes = {**pinned, **known, **failed}
-            found.setdefault(policy, {})[rule] = dict(sorted(outcomes.items()))
-        return found
+            outcomes = {**pinned, **recorded, **failed}
+            scoped.setdefault(policy, {})[rule] = dict(sorted(outcomes.items()))
+        return scoped
 
     def scoped(self) -> "ScopedRecord":
         """Return the outcomes by rule, for a check in the same process."""
@@ -139,7 +144,9 @@ class ImageRecord:
         annotations = metadata.get("annotations")
         if type(annotations) is not dict:
             annotations = {}
-        metadata = {key: one for key, one in metadata.items() if key != "annotations"}
+        metadata = {
+            key: value for key, value in metadata.items() if key != "annotations"
+        }
         record = {}
         if is_scoped:
             scoped = {"version": _VERSION, "policies": self._scoped()}
@@ -158,17 +165,19 @@ def without_record(resource: dict[str, Json]) -> dict[str, Json]:
         return resource
     metadata = resource["metadata"]
     assert type(metadata) is dict
-    metadata = {key: one for key, one in metadata.items() if key != "annotations"}
-    if kept := {key: one for key, one in annotations.items() if key not in _OURS}:
-        metadata["annotations"] = kept
+    metadata = {key: value for key, value in metadata.items() if key != "annotations"}
+    if remaining := {
+        key: value for key, value in annotations.items() if key not in _OURS
+    }:
+        metadata["annotations"] = remaining
     return {**resource, "metadata": metadata}
 
 
 def annotations_of(resource: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return the annotations of any object."""
     metadata = resource.get("metadata")
-    found = metadata.get("annotations") if type(metadata) is dict else None
-    return found if type(found) is dict else {}
+    annotations = metadata.get("annotations") if type(metadata) is dict else None
+    return annotations if type(annotations) is dict else {}
 
 
 class ScopedRecord:
@@ -183,12 +192,12 @@ class ScopedRecord:
         self.problem = ""
         """Why the annotation cannot be read."""
         self._policies: Mapping[str, Json] = policies or {}
-        text = annotations_of(resource).get(SCOPED)
+        annotation = annotations_of(resource).get(SCOPED)
         # K8S: the API server admits no longer annotations.
-        if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
+        if type(annotation) is not str or len(annotation) > IMAGE_RECORD_CHARACTERS_MAX:
             return
         try:
-            document = decode_json(text)
+            document = decode_json(annotation)
         except JsonInvalid as error:
             self.problem = str(error)
             return
@@ -201,10 +210,10 @@ class ScopedRecord:
         """Return what the record has about a rule, of any type."""
         policy, rule = key
         rules = self._policies.get(policy)
-        known = rules.get(rule) if type(rules) is dict else None
-        return known if type(known) is dict else {}
+        outcomes = rules.get(rule) if type(rules) is dict else None
+        return outcomes if type(outcomes) is dict else {}
 
-    def verified(self, key: tuple[str, str], text: str) -> str:
+    def verified(self, key: tuple[str, str], reference: str) -> str:
         """Return ``pass`` or ``skip`` if the rule has recorded it, otherwise ''."""
-        status = self.of(key).get(text)
+        status = self.of(key).get(reference)
         return status if type(status) is str and status in DONE else ""

@@ -71,11 +71,11 @@ class ImageState:
         """Write the record into the object, replacing any record sent by the user."""
         self.resource = self.record.written(self.resource, is_scoped=self.is_stored)
 
-    def verified_before(self, request: Request, key: RuleKey, text: str) -> bool:
+    def verified_before(self, request: Request, key: RuleKey, reference: str) -> bool:
         """Return whether the old object's record has a verification by the rule."""
         if self._old is None:
             self._old = ScopedRecord(request.old_object)
-        return bool(self._old.verified(key, text))
+        return bool(self._old.verified(key, reference))
 
     def resolved(self, image: Image, reader: BlockReader) -> str:
         """Return the digest that all blocks verify.
@@ -84,12 +84,12 @@ class ImageState:
         same tag.
         Raises: ExpressionFailed, DependencyError.
         """
-        found = reader.images.digest(image.text, reader.access, reader.deadline_ns)
-        first = self.digests.setdefault(image.text, found)
-        if found != first:
-            message = f"{image.text} was resolved to {first}, and then to {found}"
+        digest = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        first = self.digests.setdefault(image.text, digest)
+        if digest != first:
+            message = f"{image.text} was resolved to {first}, and then to {digest}"
             raise ExpressionFailed("image.digest", message)
-        return found
+        return digest
 
     def current(self, image: Image) -> str:
         """Return the image's reference as it is in the object now."""
@@ -167,9 +167,9 @@ class LinkedImageRule:
             self._fail(state, images)
             raise
         if matched:
-            found = self._result(scope, excepted(matched))
-            found.exceptions = tuple(ir.key for ir in matched)
-            return [found]
+            rule_result = self._result(scope, excepted(matched))
+            rule_result.exceptions = tuple(ir.key for ir in matched)
+            return [rule_result]
         outcomes: list[Outcome] = []
         try:
             # SAFETY: the list is extended one by one, so outcomes before an error are
@@ -247,12 +247,12 @@ class LinkedImageRule:
                 namespace=self.policy.namespace,
             )
             if len(images) > 1:
-                asked = [
+                to_verify = [
                     (image, linked.verifies(image, block))
                     for image in images
                     if not self._is_verified_before(image, request, state)
                 ]
-                reader = read_ahead(reader, asked)
+                reader = read_ahead(reader, to_verify)
             for image in images:
                 if self._is_verified_before(image, request, state):
                     # KYVERNO: such an image has no result (docs/behaviour/images 2.3).
@@ -269,12 +269,14 @@ class LinkedImageRule:
             if linked.deny is None:
                 continue
             try:
-                denies, text = linked.deny.evaluate(scope)
+                denies, message = linked.deny.evaluate(scope)
             except ExpressionFailed as error:
                 return f"failed to check deny conditions: {error.message}"
             if denies:
-                given = block.validate.message if block.validate is not None else ""
-                parts = "; ".join(filter(None, (given, text)))
+                written_message = (
+                    block.validate.message if block.validate is not None else ""
+                )
+                parts = "; ".join(filter(None, (written_message, message)))
                 return parts or "validation error: imageVerify  failed"
         return ""
 
@@ -315,22 +317,21 @@ class _BlockRun:
             except (ExpressionFailed, DependencyError) as error:
                 reason = f"failed to verify image {image.text}: {error.message}"
                 verdict = Outcome(result.ERROR, reason)
-        text = image.text
+        reference = image.text
         if block.mutate_digest and not image.digest:
             try:
-                text = self._write_digest(image, state)
+                reference = self._write_digest(image, state)
                 verdict = verdict or Outcome(result.PASS, "mutated image digest")
             except (ExpressionFailed, DependencyError) as error:
-                reason = (
-                    f"failed to fetch image reference: {text}, error: {error.message}"
-                )
+                reason = f"failed to fetch image reference: {reference}"
+                reason += f", error: {error.message}"
                 outcomes.append(
                     Outcome(result.ERROR, f"failed to update digest: {reason}")
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
                 record, key = state.record, self.rule.key
-                record.add(key, text, verdict.status)
+                record.add(key, reference, verdict.status)
                 if verdict.status not in DONE:
                     record.add(key, state.current(image), verdict.status)
             outcomes.append(verdict)
@@ -352,40 +353,42 @@ class _BlockRun:
         block = self.reader.block
         if not (block.attestors or block.attestations):
             return None
-        text = image.text
+        reference = image.text
         name = self.rule.policy.name
         skip = (
-            f"skipping image reference image {text}, policy {name}"
+            f"skipping image reference image {reference}, policy {name}"
             f" ruleName {self.rule.ir.name}"
         )
-        if not is_among(text, self.linked.ir.references):
+        if not is_among(reference, self.linked.ir.references):
             return Outcome(result.SKIP, skip)
-        if is_among(text, block.skip_image_references):
+        if is_among(reference, block.skip_image_references):
             return Outcome(result.SKIP, skip, warns=True)
         self.scope.root = {**self.scope.root, "image": image.shown}
         if block.attestors:
-            failures = verify_sets(self.reader, text)
+            failures = verify_sets(self.reader, reference)
             if failures:
                 reasons = "; ".join(failure.text for failure in failures)
                 outage = any(failure.is_outage for failure in failures)
                 status = result.ERROR if outage else result.FAIL
-                return Outcome(status, f"failed to verify image {text}: {reasons}")
+                return Outcome(status, f"failed to verify image {reference}: {reasons}")
             if not block.attestations:
-                return Outcome(result.PASS, f"verified image signatures for {text}")
+                return Outcome(
+                    result.PASS, f"verified image signatures for {reference}"
+                )
             reader = self.reader
-            digest = reader.images.digest(text, reader.access, reader.deadline_ns)
-            text = image.at(digest)
-        return self._attested(image, text)
+            digest = reader.images.digest(reference, reader.access, reader.deadline_ns)
+            reference = image.at(digest)
+        return self._attested(image, reference)
 
-    def _attested(self, image: Image, text: str) -> Outcome:
-        reason, text = verify_attestations(
-            self.reader, self.linked.checks, image, text, self.scope
+    def _attested(self, image: Image, reference: str) -> Outcome:
+        reason, reference = verify_attestations(
+            self.reader, self.linked.checks, image, reference, self.scope
         )
         if reason:
             return Outcome(result.FAIL, reason)
         denial = self.rule.denied(self.blocks, self.scope)
         if denial is None:
-            return Outcome(result.PASS, f"verified image attestations for {text}")
+            return Outcome(result.PASS, f"verified image attestations for {reference}")
         if denial:
             return Outcome(result.FAIL, f"validation in verifyImages failed: {denial}")
         name = self.rule.ir.name

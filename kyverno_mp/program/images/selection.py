@@ -61,28 +61,28 @@ def images_of(
     extractors = dict(ir.extractors) or None
     scope.runtime.charge(_STEPS_PER_IMAGE * count_containers(resource))
 
-    def searched(path: str, text: Json) -> Json:
+    def searched(path: str, value: Json) -> Json:
         try:
-            return search(path)(scope.runtime, text)
+            return search(path)(scope.runtime, value)
         except ExpressionInvalid as error:
             raise ExpressionFailed(error.code, error.message) from error
 
     settings = scope.cluster_data.settings().images._replace(search=searched)
     try:
-        found = list_images(
+        described = list_images(
             resource, kind if type(kind) is str else "", extractors, settings
         )
     except ExpressionFailed as error:
-        text = "failed to instantiate handler: failed to extract images: "
-        raise ExpressionFailed(error.code, text + error.message) from error
-    return [_image(one) for one in found]
+        prefix = "failed to instantiate handler: failed to extract images: "
+        raise ExpressionFailed(error.code, prefix + error.message) from error
+    return [_image(image) for image in described]
 
 
 def _image(described: dict[str, Json]) -> Image:
-    text = described["reference"]
-    with_tag = described.get("referenceWithTag") or text
+    reference = described["reference"]
+    with_tag = described.get("referenceWithTag") or reference
     return Image(
-        text,
+        reference,
         with_tag,
         described.get("digest") or "",
         described["jsonPointer"],
@@ -90,6 +90,6 @@ def _image(described: dict[str, Json]) -> Image:
     )
 
 
-def is_among(text: str, patterns: tuple[str, ...]) -> bool:
+def is_among(reference: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a reference matches one of the patterns."""
-    return any(is_image_like(pattern, text) for pattern in patterns)
+    return any(is_image_like(pattern, reference) for pattern in patterns)

@@ -34,7 +34,7 @@ class UnreadImages:
     def __init__(self, error: DependencyError) -> None:
         self._error = error
 
-    def digest(self, *_asked: object) -> NoReturn:
+    def digest(self, *_arguments: object) -> NoReturn:
         """Raise DependencyError instead of reading a registry."""
         # A new error object, because each raise extends the traceback.
         raise type(self._error)(self._error.code, self._error.message)
@@ -90,12 +90,12 @@ def verify_policy(
             scope = context.rule_scope(rule.ir.name, policy_namespace=policy.namespace)
             if state.resource is not context.request.object:
                 scope.set_object(state.resource)
-            found = rule.run(request, scope, state)
+            results = rule.run(request, scope, state)
         except BudgetExceeded as error:
-            found = [not_evaluated(rule.ir, error)]
-        response.results += found
+            results = [not_evaluated(rule.ir, error)]
+        response.results += results
         if policy.apply_rules == "One" and any(
-            one.status in (result.PASS, result.FAIL) for one in found
+            rule_result.status in (result.PASS, result.FAIL) for rule_result in results
         ):
             break
     response.patched_object = state.resource

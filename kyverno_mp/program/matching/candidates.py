@@ -152,8 +152,8 @@ class _Probe:
                 hits.append(-handle if dimension >= EXCLUDING else handle)
         if len(self.memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
             self.memo.clear()
-        found = self.memo[value] = tuple(hits)
-        return found
+        handles = self.memo[value] = tuple(hits)
+        return handles
 
 
 class _KindPlan(Generic[T]):
@@ -178,10 +178,10 @@ class _Policies:
         self._known: dict[int, PolicyIR] = {}
 
     def get(self, position: int) -> PolicyIR:
-        known = self._known.get(position)
-        if known is None:
-            known = self._known[position] = self._index.policy(position)
-        return known
+        policy = self._known.get(position)
+        if policy is None:
+            policy = self._known[position] = self._index.policy(position)
+        return policy
 
     def put(self, position: int, policy: PolicyIR) -> None:
         self._known[position] = policy
@@ -207,22 +207,22 @@ class SegmentSource(Generic[T]):
         resource = request.object or request.old_object
         if not resource:
             return ()
-        asked = (
+        memo_key = (
             request.group,
             request.version,
             request.kind,
             request.subresource,
             request.operation,
         )
-        plan = self._plans.get(asked) or self._plan(asked)
+        plan = self._plans.get(memo_key) or self._plan(memo_key)
         hits: tuple[int, ...] = ()
         for probe in plan.probes:
             for value in probe.values_of(request, resource):
-                found = probe.memo.get(value)
-                if found is None:
-                    found = probe.look_up(value)
-                if found:
-                    hits += found
+                handles = probe.memo.get(value)
+                if handles is None:
+                    handles = probe.look_up(value)
+                if handles:
+                    hits += handles
         if not hits:
             if plan.base is None:
                 plan.base = self._merge(plan.base_hits)
@@ -236,16 +236,16 @@ class SegmentSource(Generic[T]):
         All rules of a policy stay or none, because they share its record. Return the
         others, which are replaced or deleted.
         """
-        known = previous.linked()
-        for at in range(self._index.policy_count if known else 0):
-            refs = known.pop(self._index.digest(at), ())
+        linked_refs = previous.linked()
+        for at in range(self._index.policy_count if linked_refs else 0):
+            refs = linked_refs.pop(self._index.digest(at), ())
             if refs:
                 self._policies.put(at, refs[0].policy)
             for ref in refs:
                 moved = ref.moved(self._index, self._policies.get, at)
                 self._refs[at << 16 | ref.number] = moved
                 self.kept += 1
-        return [ref.linked for refs in known.values() for ref in refs]
+        return [ref.linked for refs in linked_refs.values() for ref in refs]
 
     def linked(self) -> dict[bytes, Sequence[RuleRef[T]]]:
         """Return the linked rules of each policy, by the digest of its record.
@@ -324,10 +324,12 @@ class SegmentSource(Generic[T]):
         return merged
 
     def _merge(self, handles: tuple[int, ...]) -> Sequence[PolicyCandidates[T]]:
-        found: set[int] = set()
+        included: set[int] = set()
         excluded: set[int] = set()
         for handle in handles:
-            (found if handle > 0 else excluded).update(self._index.posting(abs(handle)))
+            (included if handle > 0 else excluded).update(
+                self._index.posting(abs(handle))
+            )
         if len(self._refs) >= LINKED_RULES_MAX:
             self._refs.clear()
             self._policies.clear()
@@ -337,21 +339,21 @@ class SegmentSource(Generic[T]):
                 self._policies.get, position, tuple(map(self._ref, references))
             )
             for position, references in groupby(
-                sorted(found - excluded), key=lambda reference: reference >> 16
+                sorted(included - excluded), key=lambda reference: reference >> 16
             )
         )
 
     def _ref(self, reference: int) -> RuleRef[T]:
-        known = self._refs.get(reference)
-        if known is None:
-            known = self._refs[reference] = RuleRef(
+        ref = self._refs.get(reference)
+        if ref is None:
+            ref = self._refs[reference] = RuleRef(
                 self._index,
                 self._policies.get,
                 self._link,
                 reference >> 16,
                 reference & 0xFFFF,
             )
-        return known
+        return ref
 
 
 def _unlinked(refs: Iterable[RuleRef[T]]) -> Iterator[Ahead]:

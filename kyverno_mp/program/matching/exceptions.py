@@ -46,29 +46,29 @@ class ExceptionIndex:
             return self._always
         of_namespace = (_NAMESPACE, criterion_namespace(request, resource))
         of_name = (_NAME, resource_name(resource))
-        found = {
+        indexed = {
             *self._by_key.get(of_namespace, ()),
             *self._by_key.get(of_name, ()),
         }
-        return sorted({*self._always, *found}) if found else self._always
+        return sorted({*self._always, *indexed}) if indexed else self._always
 
 
 def _keys(block: MatchIR) -> list[_Key] | None:
     """Return keys of which a matching request has one; None if any may match."""
-    by_filter = [_keys_of_filter(one) for one in block.filters]
+    by_filter = [_keys_of_filter(resource_filter) for resource_filter in block.filters]
     if block.mode == "all":
         return next((keys for keys in by_filter if keys is not None), None)
-    found: list[_Key] = []
+    all_keys: list[_Key] = []
     for keys in by_filter:
         if keys is None:
             return None
-        found += keys
-    return found
+        all_keys += keys
+    return all_keys
 
 
 def _keys_of_filter(record: FilterIR) -> list[_Key] | None:
     names = (record.name,) if record.name else record.names
     for dimension, patterns in ((_NAMESPACE, record.namespaces), (_NAME, names)):
         if patterns and not any(map(contains_wildcard, patterns)):
-            return [(dimension, text) for text in patterns]
+            return [(dimension, value) for value in patterns]
     return None

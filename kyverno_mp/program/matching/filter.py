@@ -68,9 +68,9 @@ def link_filter(
     about_user = _user_criteria(record)
     if record == FilterIR():
         about_object = [_never("match cannot be empty")]
-    whole = [*about_object, *about_user]
+    criteria = [*about_object, *about_user]
     operations = () if for_exception else record.operations
-    test = _link_tests(operations, whole)
+    test = _link_tests(operations, criteria)
     dropped: list[_Criterion] | None = None
     anonymous = test
     if about_user and not (for_exception or keeps_user_info):
@@ -81,10 +81,10 @@ def link_filter(
     def reasons(request: Request, resource: dict[str, Json]) -> list[str]:
         if operations and request.operation not in operations:
             return ["operation does not match"]
-        known = dropped is None or request.has_user_info
+        uses_all = dropped is None or request.has_user_info
         return [
             criterion.reason(request, resource)
-            for criterion in (whole if known else dropped or ())
+            for criterion in (criteria if uses_all else dropped or ())
             if not criterion.test(request, resource)
         ]
 
@@ -94,8 +94,8 @@ def link_filter(
 def _link_tests(operations: tuple[str, ...], criteria: list[_Criterion]) -> Test:
     tests = [criterion.test for criterion in criteria]
     if operations:
-        wanted = frozenset(operations)
-        tests.insert(0, lambda request, _: request.operation in wanted)
+        allowed = frozenset(operations)
+        tests.insert(0, lambda request, _: request.operation in allowed)
     if not tests:
         return lambda _request, _resource: True
     if len(tests) == 1:
@@ -124,32 +124,32 @@ def _never(reason: str) -> _Criterion:
 
 
 def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterion]:
-    found: list[_Criterion] = []
+    criteria: list[_Criterion] = []
     if record.kinds:
         kind_holds = link_kinds(record.kinds)
-        texts = " ".join(kind.text for kind in record.kinds)
-        found.append(
+        kinds = " ".join(kind.text for kind in record.kinds)
+        criteria.append(
             _fixed(
-                lambda request, _: kind_holds(request), f"kind does not match [{texts}]"
+                lambda request, _: kind_holds(request), f"kind does not match [{kinds}]"
             )
         )
     if record.name:
-        found.append(_fixed(_name_test((record.name,)), "name does not match"))
+        criteria.append(_fixed(_name_test((record.name,)), "name does not match"))
     if record.names:
-        found.append(_fixed(_name_test(record.names), "none of the names match"))
+        criteria.append(_fixed(_name_test(record.names), "none of the names match"))
     if record.namespaces:
-        found.append(
+        criteria.append(
             _fixed(_namespace_test(record.namespaces), "namespace does not match")
         )
     if record.annotations:
-        found.append(
+        criteria.append(
             _fixed(_annotation_test(record.annotations), "annotations does not match")
         )
     if record.selector is not None:
-        found.append(_selector_criterion(record.selector))
+        criteria.append(_selector_criterion(record.selector))
     if record.namespace_selector is not None:
-        found.append(_namespace_selector(record, for_exception=for_exception))
-    return found
+        criteria.append(_namespace_selector(record, for_exception=for_exception))
+    return criteria
 
 
 def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
@@ -160,7 +160,7 @@ def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
         return exact.__contains__
     if len(wild) == 1 and not exact:
         return wild[0]
-    return lambda text: text in exact or any(test(text) for test in wild)
+    return lambda value: value in exact or any(test(value) for test in wild)
 
 
 def _name_test(patterns: tuple[str, ...]) -> Test:
@@ -293,23 +293,23 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
 
 
 def _user_criteria(record: FilterIR) -> list[_Criterion]:
-    found: list[_Criterion] = []
+    criteria: list[_Criterion] = []
     if record.roles:
         roles = frozenset(record.roles)
-        found.append(
+        criteria.append(
             _fixed(lambda request, _: not roles.isdisjoint(request.roles), _ROLES)
         )
     if record.cluster_roles:
         cluster_roles = frozenset(record.cluster_roles)
-        found.append(
+        criteria.append(
             _fixed(
                 lambda request, _: not cluster_roles.isdisjoint(request.cluster_roles),
                 _CLUSTER_ROLES,
             )
         )
     if record.subjects:
-        found.append(_fixed(_subject_test(record.subjects), _SUBJECTS))
-    return found
+        criteria.append(_fixed(_subject_test(record.subjects), _SUBJECTS))
+    return criteria
 
 
 def _subject_test(subjects: tuple[SubjectIR, ...]) -> Test:

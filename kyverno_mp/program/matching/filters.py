@@ -35,20 +35,20 @@ class ResourceFilter(NamedTuple):
 _EMPTY_FILTER: Final = ResourceFilter(KindIR("", "", "", ""), "", "")
 
 
-def parse_resource_filters(text: str) -> tuple[ResourceFilter, ...]:
+def parse_resource_filters(setting: str) -> tuple[ResourceFilter, ...]:
     """Parse the ``resourceFilters`` text; text outside brackets is ignored.
 
     KYVERNO: items are not trimmed, an absent item is "" (which matches only the empty
     string), and an entry of more than three items repeats the previous entry (1.8,
     pkg/config/types.go).
     """
-    found: list[ResourceFilter] = []
+    filters: list[ResourceFilter] = []
     last = _EMPTY_FILTER
-    for items in filters_in(text):
+    for items in filters_in(setting):
         if len(items) <= len(ResourceFilter._fields):
             last = _parse_entry(*items)
-        found.append(last)
-    return tuple(found)
+        filters.append(last)
+    return tuple(filters)
 
 
 def _parse_entry(kind: str, namespace: str = "", name: str = "") -> ResourceFilter:
@@ -81,21 +81,23 @@ class ResourceFilters:
         for resource in (request.object, request.old_object):
             if resource:
                 name = metadata_of(resource).get("name")
-                text = name if type(name) is str else ""
-                if self._hits(request, resource_namespace(request, resource), text):
+                object_name = name if type(name) is str else ""
+                if self._hits(
+                    request, resource_namespace(request, resource), object_name
+                ):
                     return True
         return False
 
     def _hits(self, request: Request, namespace: str, name: str) -> bool:
         if not self._filters:
             return False
-        asked = (request.group, request.version, request.kind, request.subresource)
-        tests = self._memo.get(asked)
+        kind_key = (request.group, request.version, request.kind, request.subresource)
+        tests = self._memo.get(kind_key)
         if tests is None:
-            tests = self._choose(asked)
+            tests = self._choose(kind_key)
         # KYVERNO: the namespace pattern is also matched against a Namespace's own name
         # (1.8).
-        is_namespace = asked[:3] == _NAMESPACE_KIND
+        is_namespace = kind_key[:3] == _NAMESPACE_KIND
         for in_namespace, has_name in tests:
             if in_namespace(namespace) and has_name(name):
                 return True
@@ -137,9 +139,9 @@ class UserExclusions:
         roles: str = "",
         cluster_roles: str = "",
     ) -> None:
-        texts = (groups, usernames, roles, cluster_roles)
-        self._excluded = [_link_list(text, included=False) for text in texts]
-        self._included = [_link_list(text, included=True) for text in texts]
+        settings = (groups, usernames, roles, cluster_roles)
+        self._excluded = [_link_list(setting, included=False) for setting in settings]
+        self._included = [_link_list(setting, included=True) for setting in settings]
         self._is_empty = not any(self._excluded)
 
     def excludes(self, request: Request) -> bool:
@@ -157,10 +159,10 @@ class UserExclusions:
         )
 
 
-def _link_list(text: str, *, included: bool) -> list[_TextTest]:
+def _link_list(setting: str, *, included: bool) -> list[_TextTest]:
     """Link a comma-separated list; items that start with ``!`` are inclusions."""
     tests: list[_TextTest] = []
-    for item in text.split(","):
+    for item in setting.split(","):
         pattern = item.strip()
         if pattern.startswith("!") == included:
             pattern = pattern.removeprefix("!").strip()
@@ -173,8 +175,8 @@ def _some_holds(
     lists: list[list[_TextTest]], facts: tuple[tuple[str, ...], ...]
 ) -> bool:
     return any(
-        test(text)
-        for tests, texts in zip(lists, facts, strict=True)
+        test(value)
+        for tests, values in zip(lists, facts, strict=True)
         for test in tests
-        for text in texts
+        for value in values
     )

@@ -45,14 +45,21 @@ def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
     memo: dict[KindKey, bool] = {}
 
     def selects(request: Request) -> bool:
-        asked = (request.group, request.version, request.kind, request.subresource)
-        known = memo.get(asked)
-        if known is None:
+        request_kind = (
+            request.group,
+            request.version,
+            request.kind,
+            request.subresource,
+        )
+        is_selected = memo.get(request_kind)
+        if is_selected is None:
             if len(memo) >= KIND_MEMO_ENTRIES_MAX:
                 memo.clear()
-            known = any(selector_matches(record, asked) for record in records)
-            memo[asked] = known
-        return known
+            is_selected = any(
+                selector_matches(record, request_kind) for record in records
+            )
+            memo[request_kind] = is_selected
+        return is_selected
 
     if not all(_is_bare(record) for record in records):
         return selects

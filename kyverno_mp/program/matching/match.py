@@ -50,7 +50,7 @@ def link_match(
     ``rule`` is the name in explanations; ``policy_namespace`` is a namespaced Policy's
     namespace ("default" if it has none) and "" for a ClusterPolicy.
     """
-    wanted = [link_filter(f, for_exception=for_exception) for f in match.filters]
+    included = [link_filter(f, for_exception=for_exception) for f in match.filters]
     unwanted = [
         link_filter(f, for_exception=False, keeps_user_info=True)
         for f in (exclude.filters if exclude is not None else ())
@@ -65,7 +65,7 @@ def link_match(
         frozenset(match.only_kinds),
         frozenset(match.never_kinds),
         match.mode == "all",
-        wanted,
+        included,
         unwanted_all,
         unwanted,
     )
@@ -112,7 +112,9 @@ class _Blocks(NamedTuple):
             reasons = self._exclude_reasons(request, resource)
         if not reasons:
             return ""
-        lines = "".join(f"\n {i}. {text}" for i, text in enumerate(reasons, start=1))
+        lines = "".join(
+            f"\n {i}. {reason}" for i, reason in enumerate(reasons, start=1)
+        )
         return f"rule {self.rule} not matched:{lines}"
 
     def _match_reasons(self, request: Request, resource: dict[str, Json]) -> list[str]:
@@ -162,8 +164,8 @@ def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
     # but exclude filters and exceptions keep them (1.6, 8.7); both variants are linked
     # in advance.
     excluded = _combine([f.test for f in blocks.unwanted], every=blocks.unwanted_all)
-    known = _combine([f.test for f in blocks.wanted], every=blocks.wanted_all)
-    test = _link_variant(known, excluded)
+    matched = _combine([f.test for f in blocks.wanted], every=blocks.wanted_all)
+    test = _link_variant(matched, excluded)
     if for_exception or all(f.anonymous_test is f.test for f in blocks.wanted):
         return test
     unknown = _combine(
@@ -176,16 +178,16 @@ def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
 
 
 def _link_variant(
-    wanted: _FilterTest | None, unwanted: _FilterTest | None
+    included: _FilterTest | None, unwanted: _FilterTest | None
 ) -> RequestTest:
-    if wanted is None:
+    if included is None:
         return lambda _: False
     if unwanted is None:
 
         def matches(request: Request) -> bool:
             # KYVERNO: the old object is tried only if the new one is absent (1.7).
             resource = request.object or request.old_object
-            return bool(resource) and wanted(request, resource)
+            return bool(resource) and included(request, resource)
 
         return matches
 
@@ -193,7 +195,7 @@ def _link_variant(
         resource = request.object or request.old_object
         return (
             bool(resource)
-            and wanted(request, resource)
+            and included(request, resource)
             and not unwanted(request, resource)
         )
 

@@ -197,9 +197,9 @@ def anchor_of(key: str) -> tuple[str, str] | None:
     return anchor if anchor is not None and anchor[0] in _ANCHORS else None
 
 
-def is_condition(text: str) -> bool:
+def is_condition(key: str) -> bool:
     """Return whether a string, if used as a key, would be a condition."""
-    return _modifier(text) in _CONDITIONS
+    return _modifier(key) in _CONDITIONS
 
 
 def _modifier(key: str) -> str | None:
@@ -207,16 +207,16 @@ def _modifier(key: str) -> str | None:
     return None if anchor is None else anchor[0]
 
 
-def _keys(pattern: Json, wanted: frozenset[str]) -> list[tuple[str, str]]:
+def _keys(pattern: Json, modifiers: frozenset[str]) -> list[tuple[str, str]]:
     """Return (text, key) of a map's anchors of the wanted kinds."""
     if type(pattern) is not dict:
         return []
     keys = []
-    for text in pattern:
-        if "(" in text:
-            anchor = _anchor(text)
-            if anchor is not None and anchor[0] in wanted:
-                keys.append((text, anchor[1]))
+    for written_key in pattern:
+        if "(" in written_key:
+            anchor = _anchor(written_key)
+            if anchor is not None and anchor[0] in modifiers:
+                keys.append((written_key, anchor[1]))
     return keys
 
 
@@ -231,20 +231,20 @@ def _rename(pattern: _Map, old: str, new: str) -> None:
         pattern.setdefault(new if key == old else key, item)
 
 
-def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
+def _holds_anchor(node: Json, modifiers: frozenset[str]) -> bool:
     if type(node) is dict:
         for key, item in node.items():
-            if "(" in key and _modifier(key) in wanted:
+            if "(" in key and _modifier(key) in modifiers:
                 return True
             kind = type(item)
             if kind is str:
                 if "(" in item and _modifier(item) in _CONDITIONS:
                     return True
-            elif (kind is dict or kind is list) and _holds_anchor(item, wanted):
+            elif (kind is dict or kind is list) and _holds_anchor(item, modifiers):
                 return True
         return False
     if type(node) is list:
-        return any(_holds_anchor(item, wanted) for item in node)
+        return any(_holds_anchor(item, modifiers) for item in node)
     return type(node) is str and "(" in node and _modifier(node) in _CONDITIONS
 
 
@@ -279,35 +279,35 @@ def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
 
 def _add_if_not_present(pattern: Json, resource: Json) -> int:
     """Keep ``+()`` entries if the object lacks the key; return their total count."""
-    found = _keys(pattern, _ADDED)
-    for text, key in found:
+    additions = _keys(pattern, _ADDED)
+    for written_key, key in additions:
         if _field(resource, key) is not ABSENT:
-            del pattern[text]
+            del pattern[written_key]
         else:
-            _rename(pattern, text, key)
-    if found and not pattern:
+            _rename(pattern, written_key, key)
+    if additions and not pattern:
         pattern[_EMPTIED] = None
-    return len(found)
+    return len(additions)
 
 
 def _conditions_met(
     pattern: _Map, resource: Json, modifier: frozenset[str], spend: Spender
 ) -> bool:
-    for text, key in _keys(pattern, modifier):
+    for written_key, key in _keys(pattern, modifier):
         value = _field(resource, key)
         if value is ABSENT:
             return False
-        wanted = pattern[text]
+        condition = pattern[written_key]
         # KYVERNO: a condition that contains ``+()`` anchors is not evaluated
         # (docs/behaviour/engine 7.3).
-        if _add_if_not_present(wanted, value):
+        if _add_if_not_present(condition, value):
             continue
-        if type(wanted) is str:
-            program = text_program(wanted)
+        if type(condition) is str:
+            program = text_program(condition)
         else:
-            if type(wanted) is dict and _EMPTIED in wanted:
-                wanted = {}
-            program = cached_program(comparable(wanted))
+            if type(condition) is dict and _EMPTIED in condition:
+                condition = {}
+            program = cached_program(comparable(condition))
         spend.charge(_CONDITION_STEPS)
         charge_size(value, spend)
         if not program.passes(comparable(value)):
@@ -419,14 +419,14 @@ def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
 def _delete_in_map(node: _Map) -> bool:
     node.pop(_EMPTIED, None)
     if "(" in "".join(node):
-        left = []
-        for text, key in _keys(node, _CONDITIONS):
-            if _delete_anchors(node[text], delete_scalar=True):
-                del node[text]
+        remaining = []
+        for written_key, key in _keys(node, _CONDITIONS):
+            if _delete_anchors(node[written_key], delete_scalar=True):
+                del node[written_key]
             else:
-                left.append((text, key))
-        for text, key in left:
-            _rename(node, text, key)
+                remaining.append((written_key, key))
+        for written_key, key in remaining:
+            _rename(node, written_key, key)
     must_go = True
     for key, item in list(node.items()):
         kind = type(item)

@@ -82,8 +82,8 @@ class _MutateForEach:
 
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the list; a value that is not a list becomes the only element."""
-        found = self._query(scope)
-        return found if type(found) is list else [found]
+        elements = self._query(scope)
+        return elements if type(elements) is list else [elements]
 
     def order(self, elements: list[Json]) -> Iterator[tuple[int, Json]]:
         """Yield (index, element) of the elements that are not null, in patch order."""
@@ -150,8 +150,8 @@ class ForEach:
                 elements = entry.elements(scope)
             except InputError as error:
                 # KYVERNO: upstream's message contains the error twice.
-                text = f"failed to evaluate list {entry.list}: {error.message}"
-                return failed(f"{text}: {error.message}")
+                message = f"failed to evaluate list {entry.list}: {error.message}"
+                return failed(f"{message}: {error.message}")
             token = scope.checkpoint()
             try:
                 patched = self._elements(entry, elements, scope, token, resource)
@@ -234,15 +234,15 @@ class ForEach:
             try:
                 scope.add_entries(entry.context)
             except InputError as error:
-                text = f"failed to load to mutate.foreach[{index}].context"
-                return failed(f"{text}: {error.message}")
+                message = f"failed to load to mutate.foreach[{index}].context"
+                return failed(f"{message}: {error.message}")
         if entry.test is not None:
             try:
                 if not entry.test.holds(scope):
                     return _LEFT_OUT
             except InputError as error:
-                text = f"failed to evaluate mutate.foreach[{index}].preconditions"
-                return failed(f"{text}: {error.message}")
+                message = f"failed to evaluate mutate.foreach[{index}].preconditions"
+                return failed(f"{message}: {error.message}")
         return None
 
 

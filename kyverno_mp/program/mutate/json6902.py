@@ -47,12 +47,12 @@ class JsonPatch:
         # resolves to as many strings as the list has indexes.
         self._known: dict[str, _Read] = {}
 
-    def apply(self, resource: Json, text: str, spend: Spender) -> Json:
+    def apply(self, resource: Json, patch: str, spend: Spender) -> Json:
         """Return the patched object; the same object if nothing changes.
 
         Raises: ExpressionFailed.
         """
-        read = self._read(text, spend)
+        read = self._read(patch, spend)
         if not resource:
             # KYVERNO: the object of a deletion is null; every patch of it fails.
             raise ExpressionFailed("mutate.patch", _text_of_null(read.operations))
@@ -64,7 +64,7 @@ class JsonPatch:
         return resource if same(patched, resource) else patched
 
     def apply_each(
-        self, resource: dict[str, Json], texts: Sequence[str], spend: Spender
+        self, resource: dict[str, Json], patches: Sequence[str], spend: Spender
     ) -> dict[str, Json] | None:
         """Apply the strings in order, in one pass.
 
@@ -75,32 +75,32 @@ class JsonPatch:
         if not resource:
             return None
         try:
-            for text in texts:
-                found = self._read(text, spend).additions
-                if found is None:
+            for patch in patches:
+                read_additions = self._read(patch, spend).additions
+                if read_additions is None:
                     return None
-                additions.append(found)
+                additions.append(read_additions)
             added: dict[str, Json] | None = add_all(resource, additions, spend)
         except InputError:
             return None
         return added
 
-    def _read(self, text: str, spend: Spender) -> _Read:
-        read = self._known.get(text)
+    def _read(self, patch: str, spend: Spender) -> _Read:
+        read = self._known.get(patch)
         if read is None:
-            operations = operations_of(text, spend)
+            operations = operations_of(patch, spend)
             read = _Read(operations, None)
-            if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
+            if len(patch) <= PATCH_TEXT_KEPT_BYTES_MAX:
                 read = _Read(operations, link_additions(operations))
                 if len(self._known) >= PATCH_TEXTS_KEPT_MAX:
                     self._known.clear()
-                self._known[text] = read
+                self._known[patch] = read
         return read
 
 
-def operations_of(text: str, spend: Spender) -> list[Operation]:
+def operations_of(patch: str, spend: Spender) -> list[Operation]:
     """Return the operations of a patch string. Raises: ExpressionFailed."""
-    return check_operations(_decoded(text, spend), spend)
+    return check_operations(_decoded(patch, spend), spend)
 
 
 _NO_OBJECT = "invalid value, expected object"
@@ -130,8 +130,8 @@ def _text_of_null(operations: Sequence[Operation]) -> str:
         tokens = tokens_of(pointer) or [""]
         facts = {"from": pointer, "path": path, "key": tokens[-1]}
         if len(tokens) == 1:
-            other = f"error in {op} for path: '{{path}}': {_NO_OBJECT}"
-            return _SHALLOW.get(op, other).format_map(facts)
+            otherwise = f"error in {op} for path: '{{path}}': {_NO_OBJECT}"
+            return _SHALLOW.get(op, otherwise).format_map(facts)
         if op in _DEEP:
             return _DEEP[op].format_map(facts)
         # The path has no parent, so there is nothing to remove.
@@ -140,25 +140,25 @@ def _text_of_null(operations: Sequence[Operation]) -> str:
     )
 
 
-def _decoded(text: str, spend: Spender) -> Json:
+def _decoded(patch: str, spend: Spender) -> Json:
     """Parse a JSON patch: as JSON if it starts with a bracket, otherwise as YAML."""
-    if len(text) > PATCH_TEXT_BYTES_MAX:
+    if len(patch) > PATCH_TEXT_BYTES_MAX:
         raise ExpressionFailed(
             "mutate.patch",
             f"failed to decode patches: the text is over {PATCH_TEXT_BYTES_MAX} bytes",
         )
-    if text.startswith("["):
-        parts = text.count(",") + text.count("[") + text.count("{")
-        spend.charge((len(text) >> 4) + parts)
-        spend.charge_bytes(len(text) + _PART_BYTES * parts)
+    if patch.startswith("["):
+        parts = patch.count(",") + patch.count("[") + patch.count("{")
+        spend.charge((len(patch) >> 4) + parts)
+        spend.charge_bytes(len(patch) + _PART_BYTES * parts)
         try:
-            return whole_numbers(msgspec.json.decode(text))
+            return whole_numbers(msgspec.json.decode(patch))
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             raise ExpressionFailed(
                 "mutate.patch", "failed to decode patches: invalid state detected"
             ) from error
     try:
-        return whole_numbers(decode_yaml(text, spend.charge))
+        return whole_numbers(decode_yaml(patch, spend.charge))
     except ExpressionFailed as error:
         raise ExpressionFailed(
             error.code, f"failed to convert patchesJSON6902 to JSON: {error.message}"

@@ -93,10 +93,10 @@ class LinkedMerge:
         caller then uses the general algorithm.
         """
         # PERF: a separate constructor would add a call to every patch.
-        own = Own()
-        own.spend = spend
+        state = Own()
+        state.spend = spend
         try:
-            return self._merge(resource, values, own)
+            return self._merge(resource, values, state)
         except Unmet:
             # KYVERNO: a false condition empties the patch.
             return resource
@@ -112,10 +112,10 @@ class LinkedMerge:
             raise Unfit
         if not rows:
             return resource
-        own = Own()
-        own.spend = spend
+        state = Own()
+        state.spend = spend
         try:
-            return self._merge_rows(resource, rows, own)
+            return self._merge_rows(resource, rows, state)
         except Unmet as error:
             # The false condition affects only this row.
             raise Unfit from error
@@ -176,12 +176,12 @@ class _Map:
         self._is_element = is_element
         self._is_top = is_top
         self._entries: dict[str, _Part] = {}
-        for text, item in pattern.items():
-            if text == _DIRECTIVE:
+        for written_key, item in pattern.items():
+            if written_key == _DIRECTIVE:
                 raise _NeedsGeneralMerge
-            anchor = anchor_of(text)
+            anchor = anchor_of(written_key)
             if anchor is None:
-                self._plain(text, item)
+                self._plain(written_key, item)
             elif anchor[0] == ADD_IF_NOT_PRESENT:
                 self._addition(anchor[1], item)
             else:
@@ -224,11 +224,11 @@ class _Map:
         """
         if self._slots is not None or not _is_constant(pattern, _CONSTANT_DEPTH):
             return None
-        own = Own()
-        own.spend = FREE
+        state = Own()
+        state.spend = FREE
         try:
             # A map that contains only conditions adds nothing.
-            return self.merge({}, (), own) or None
+            return self.merge({}, (), state) or None
         except (Unmet, Unfit, InputError):
             return None
 
@@ -269,23 +269,25 @@ class _Map:
         if self._is_element:
             self.additions.append((slot, key))
 
-    def _condition(self, modifier: str, key: str, wanted: Json) -> None:
+    def _condition(self, modifier: str, key: str, expected: Json) -> None:
         if self._slots is not None and not (self._is_element and modifier == CONDITION):
             raise _NeedsGeneralMerge
-        if isinstance(wanted, Hole):
-            self.tests.append(hole_condition(key, wanted.number))
+        if isinstance(expected, Hole):
+            self.tests.append(hole_condition(key, expected.number))
             return
-        if self._is_element and key == _NAME and wanted == _ANY:
+        if self._is_element and key == _NAME and expected == _ANY:
             # PERF: this condition is true for every element that anchored_list accepts.
             return
-        if not _is_scalar(wanted) and (has_additions(wanted) or [*_holes(wanted)]):
+        if not _is_scalar(expected) and (
+            has_additions(expected) or [*_holes(expected)]
+        ):
             raise _NeedsGeneralMerge
-        self.tests.append(condition(key, cached_program(comparable(wanted)).passes))
-        left = cleaned_part(wanted, delete_scalar=True)
-        if left is not ABSENT:
+        self.tests.append(condition(key, cached_program(comparable(expected)).passes))
+        remainder = cleaned_part(expected, delete_scalar=True)
+        if remainder is not ABSENT:
             if self._is_top:
                 raise _NeedsGeneralMerge
-            part = _part(left, self._field(key), None)
+            part = _part(remainder, self._field(key), None)
             if part is None:
                 raise _NeedsGeneralMerge
             self._put(key, part)
@@ -317,13 +319,13 @@ def _list(items: list[Json], shape: Shape, slots: _Slots | None) -> _Part | None
         if slots is not None or len(items) != 1 or shape.keys != (_NAME,):
             raise _NeedsGeneralMerge
         return _anchored(items[0], shape)
-    left = cleaned_part(items, delete_scalar=False)
-    if left is ABSENT or _has_directive(left):
+    remainder = cleaned_part(items, delete_scalar=False)
+    if remainder is ABSENT or _has_directive(remainder):
         raise _NeedsGeneralMerge
-    step = other_list(left, tuple(_holes(left)), shape)
-    if left and shape.keys is not None and len(shape.keys) == 1:
+    step = other_list(remainder, tuple(_holes(remainder)), shape)
+    if remainder and shape.keys is not None and len(shape.keys) == 1:
         key = shape.keys[0]
-        elements = _keyed(left, key, Shape(shape.fields))
+        elements = _keyed(remainder, key, Shape(shape.fields))
         if elements is not None:
             step = keyed_list(key, elements, step)
             return _Part(step, True, keyed_rows(key, elements, step))
@@ -349,14 +351,14 @@ def _keyed(items: list[Json], key: str, shape: Shape) -> Sequence[Keyed] | None:
     """Link elements that have a key; None if any element lacks the key."""
     elements = []
     for item in items:
-        text = item.get(key) if type(item) is dict else None
-        if type(text) is not str and not isinstance(text, Hole):
+        key_value = item.get(key) if type(item) is dict else None
+        if type(key_value) is not str and not isinstance(key_value, Hole):
             return None
-        linked, text_part = _Map(item, shape), _part(text, PLAIN, None)
+        linked, text_part = _Map(item, shape), _part(key_value, PLAIN, None)
         if text_part is None:
             return None
-        made = mapping(linked.merge, is_solid=True, constant=linked.constant(item))
-        elements.append(Keyed(text_part.step, made, linked.merge_but(key)))
+        created = mapping(linked.merge, is_solid=True, constant=linked.constant(item))
+        elements.append(Keyed(text_part.step, created, linked.merge_but(key)))
     return tuple(elements)
 
 

@@ -39,14 +39,14 @@ _LONG: Final = 64
 def other_list(origin: list[Json], holes: Sequence[int], shape: Shape) -> Step:
     """Merge a list without anchors, like the general algorithm."""
 
-    def merge_other(old: Json, values: Values, own: Own) -> Json:
+    def merge_other(old: Json, values: Values, state: Own) -> Json:
         if old is None:
             raise Unfit
         if not holes:
-            return merge_value(old, origin, shape, own.spend)
+            return merge_value(old, origin, shape, state.spend)
         for number in holes:
             plain(values[number])
-        return merge_value(old, filled(origin, values), shape, own.spend)
+        return merge_value(old, filled(origin, values), shape, state.spend)
 
     return merge_other
 
@@ -70,24 +70,24 @@ def keyed_list(key: str, elements: Sequence[Keyed], otherwise: Step) -> Step:
     """
     is_large = len(elements) > ENTRIES_FREE
 
-    def merge_keyed(old: Json, values: Values, own: Own) -> Json:
+    def merge_keyed(old: Json, values: Values, state: Own) -> Json:
         if type(old) is not list:
-            return otherwise(old, values, own)
+            return otherwise(old, values, state)
         if is_large or len(old) > _LONG:
-            own.spend.charge(_ELEMENT_STEPS * len(elements) + len(old))
+            state.spend.charge(_ELEMENT_STEPS * len(elements) + len(old))
         rest = _by_key(old, key)
         front: list[Json] = []
-        texts = set()
-        for text_step, made, merge in elements:
-            text = text_step(ABSENT, values, own)
-            if type(text) is not str or not text or text in texts:
+        names = set()
+        for text_step, create, merge in elements:
+            name = text_step(ABSENT, values, state)
+            if type(name) is not str or not name or name in names:
                 raise Unfit
-            texts.add(text)
-            found = rest.pop(text, ABSENT)
+            names.add(name)
+            existing = rest.pop(name, ABSENT)
             front.append(
-                made(ABSENT, values, own)
-                if found is ABSENT
-                else merge(found, values, own)
+                create(ABSENT, values, state)
+                if existing is ABSENT
+                else merge(existing, values, state)
             )
         # KYVERNO: new elements and elements named in the patch precede the others.
         front.extend(rest.values())
@@ -101,31 +101,31 @@ def keyed_rows(key: str, elements: Sequence[Keyed], step: Step) -> Step:
     merge_rows = repeated(step)
     backwards = tuple(reversed(elements))
 
-    def merge_keyed_rows(old: Json, rows: Rows, own: Own) -> Json:
+    def merge_keyed_rows(old: Json, rows: Rows, state: Own) -> Json:
         if type(old) is not list:
-            return merge_rows(old, rows, own)
-        own.spend.charge(len(old) + _ELEMENT_STEPS * len(elements) * len(rows))
+            return merge_rows(old, rows, state)
+        state.spend.charge(len(old) + _ELEMENT_STEPS * len(elements) * len(rows))
         met: set[str] = set()
         # PERF: the map's last entry is the list's first element, so moving an element
         # to the front does not move the others.
-        found = _by_key(old[::-1], key)
+        by_key = _by_key(old[::-1], key)
         for values in rows:
-            texts = set()
-            for text_step, made, merge in backwards:
-                text = text_step(ABSENT, values, own)
-                if type(text) is not str or not text or text in texts:
+            names = set()
+            for text_step, create, merge in backwards:
+                name = text_step(ABSENT, values, state)
+                if type(name) is not str or not name or name in names:
                     raise Unfit
-                texts.add(text)
-                existing = found.pop(text, ABSENT)
-                found[text] = (
-                    made(ABSENT, values, own)
+                names.add(name)
+                existing = by_key.pop(name, ABSENT)
+                by_key[name] = (
+                    create(ABSENT, values, state)
                     if existing is ABSENT
-                    else merge(existing, values, own)
+                    else merge(existing, values, state)
                 )
-            met |= texts
-        new = [*found.values()]
+            met |= names
+        new = [*by_key.values()]
         new.reverse()
-        if len(met) < len(elements) * len(rows) and same_paid(new, old, own.spend):
+        if len(met) < len(elements) * len(rows) and same_paid(new, old, state.spend):
             # A row may revert an earlier row.
             return old
         return _unless_equal(new, old)
@@ -141,8 +141,8 @@ def _by_key(elements: list[Json], key: str) -> dict[str, Json]:
         raise Unfit from error
     if len(by_key) != len(elements) or "" in by_key:
         raise Unfit
-    for text in by_key:
-        if type(text) is not str:
+    for name in by_key:
+        if type(name) is not str:
             raise Unfit
     return by_key
 
@@ -171,8 +171,8 @@ def anchored_list(
             return ABSENT
         if type(old) is not list:
             raise Unfit
-        own = Own([PENDING] * slots)
-        spend = own.spend = outer.spend
+        state = Own([PENDING] * slots)
+        spend = state.spend = outer.spend
         is_long = len(old) > _LONG
         # PERF: a short list is charged in one call.
         spend.charge(len(old) if is_long else element_steps * len(old))
@@ -182,17 +182,17 @@ def anchored_list(
             if is_long:
                 spend.charge(element_steps)
             for slot, key in additions:
-                if own[slot] == PENDING:
-                    own[slot] = REMOVED if key in existing else KEPT
+                if state[slot] == PENDING:
+                    state[slot] = REMOVED if key in existing else KEPT
             for test in tests:
                 if not test(existing, values):
                     rest.append(existing)
                     break
             else:
-                merged = merge(existing, values, own)
+                merged = merge(existing, values, state)
                 # KYVERNO: an element whose patch is empty keeps its place; other
                 # patched elements move to the front.
-                named = is_solid or KEPT in own
+                named = is_solid or KEPT in state
                 (front if named else rest).append(merged)
         return _unless_equal(front + rest, old)
 

@@ -36,61 +36,63 @@ class Marks:
         """The first two steps of every written path."""
         self._keys: list[tuple[Reads, str, set[str]]] = []
 
-    def compares(self, element: Reads, key: str, texts: Iterable[str]) -> None:
+    def compares(self, element: Reads, key: str, values: Iterable[str]) -> None:
         """Note that elements are identified by a key, compared with these texts."""
-        for place, known, compared in self._keys:
-            if place is element and known == key:
-                compared.update(texts)
+        for reads, marked_key, compared in self._keys:
+            if reads is element and marked_key == key:
+                compared.update(values)
                 return
-        self._keys.append((element, key, set(texts)))
+        self._keys.append((element, key, set(values)))
 
     def end(self) -> None:
         """Mark the keys that are only compared; call it after marking all rules."""
-        for element, key, texts in self._keys:
+        for element, key, values in self._keys:
             if key not in element.fields:
-                element.field(key).texts = frozenset(texts)
+                element.field(key).texts = frozenset(values)
 
 
 def mark_merge(patch: dict[str, Json], shape: Shape, marks: Marks) -> None:
     """Mark the parts that a strategic merge reads and writes."""
-    for text, item in patch.items():
-        key = _name_of(text)
+    for written_key, item in patch.items():
+        key = _name_of(written_key)
         below = item if type(item) is dict else {}
         marks.written |= {(key, _name_of(name)) for name in below} or {(key,)}
     _mark_map(patch, shape, marks.object, marks)
 
 
-def _name_of(text: str) -> str:
-    anchor = anchor_of(text)
-    return text if anchor is None else anchor[1]
+def _name_of(written_key: str) -> str:
+    anchor = anchor_of(written_key)
+    return written_key if anchor is None else anchor[1]
 
 
 def _mark_map(
     pattern: dict[str, Json], shape: Shape, reads: Reads, marks: Marks
 ) -> None:
-    for text, item in pattern.items():
-        anchor = anchor_of(text)
-        place = reads.field(text if anchor is None else anchor[1])
+    for written_key, item in pattern.items():
+        anchor = anchor_of(written_key)
+        field_reads = reads.field(written_key if anchor is None else anchor[1])
         if anchor is not None and anchor[0] != ADD_IF_NOT_PRESENT:
-            place.whole = True
+            field_reads.whole = True
         elif type(item) is dict:
-            below = shape.fields.get(_name_of(text), PLAIN)
-            _mark_map(item, below, place, marks)
+            below = shape.fields.get(_name_of(written_key), PLAIN)
+            _mark_map(item, below, field_reads, marks)
         elif type(item) is list:
-            _mark_list(item, shape.fields.get(_name_of(text), PLAIN), place, marks)
+            _mark_list(
+                item, shape.fields.get(_name_of(written_key), PLAIN), field_reads, marks
+            )
 
 
 def _mark_list(items: list[Json], shape: Shape, reads: Reads, marks: Marks) -> None:
     keys = shape.keys
-    if keys is None or len(keys) != 1 or not all(type(one) is dict for one in items):
+    if keys is None or len(keys) != 1 or not all(type(item) is dict for item in items):
         reads.whole = True
         return
     key, element = keys[0], reads.each
-    texts = [item.get(key) for item in items]
-    if has_anchors(items) or any(type(text) is not str for text in texts):
+    values = [item.get(key) for item in items]
+    if has_anchors(items) or any(type(value) is not str for value in values):
         element.field(key)
     else:
-        marks.compares(element, key, texts)
+        marks.compares(element, key, values)
     for item in items:
         rest = {name: value for name, value in item.items() if name != key}
         _mark_map(rest, Shape(shape.fields), element, marks)
@@ -103,11 +105,11 @@ def mark_additions(samples: Sequence[Sequence[Addition]], marks: Marks) -> None:
     has two samples, with different indexes. Raises: ReadsUnknown.
     """
     first = samples[0]
-    for other in samples:
-        if len(other) != len(first):
+    for sample in samples:
+        if len(sample) != len(first):
             raise ReadsUnknown("the text decides how many operations there are")
-        for one, same in zip(first, other, strict=True):
-            _mark_addition(same, marks, is_fixed=one.key == same.key)
+        for first_addition, same in zip(first, sample, strict=True):
+            _mark_addition(same, marks, is_fixed=first_addition.key == same.key)
 
 
 def _mark_addition(addition: Addition, marks: Marks, *, is_fixed: bool) -> None:
@@ -115,15 +117,15 @@ def _mark_addition(addition: Addition, marks: Marks, *, is_fixed: bool) -> None:
     marks.written.add(tuple(name for name, _ in steps[:2]))
     places = [marks.object]
     for name, index in addition.parents:
-        below = [place.field(name) for place in places]
+        below = [reads.field(name) for reads in places]
         if index != _NO_INDEX:
             # A list index or the key of a map.
-            below += [place.each for place in places]
+            below += [reads.each for reads in places]
         if len(below) > _PLACES_MAX:
             raise ReadsUnknown("a path with many indexes")
         places = below
-    for place in places:
+    for reads in places:
         # A list's length and the old value of a map's key are read.
-        _ = place.each
-        place.field(addition.key).whole = True
-        place.whole = place.whole or not is_fixed
+        _ = reads.each
+        reads.field(addition.key).whole = True
+        reads.whole = reads.whole or not is_fixed

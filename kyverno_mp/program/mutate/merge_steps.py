@@ -67,12 +67,12 @@ class Unmet(Exception):
 def repeated(step: Step) -> Step:
     """Merge rows one by one."""
 
-    def merge_rows(old: Json, rows: Rows, own: Own) -> Json:
+    def merge_rows(old: Json, rows: Rows, state: Own) -> Json:
         new = old
         for values in rows:
-            new = step(new, values, own)
+            new = step(new, values, state)
         # A row may revert an earlier row.
-        return old if new is not old and same_paid(new, old, own.spend) else new
+        return old if new is not old and same_paid(new, old, state.spend) else new
 
     return merge_rows
 
@@ -82,13 +82,13 @@ def repeated(step: Step) -> Step:
 
 def scalar(value: Json) -> Step:
     """Merge a scalar other than null."""
-    text = text_of(value)
+    printed = text_of(value)
 
-    def merge_scalar(old: Json, _values: Values, _own: Own) -> Json:
+    def merge_scalar(old: Json, _values: Values, _state: Own) -> Json:
         if type(old) is str:
             # KYVERNO: a quoted string is replaced by a quoted string, so the result is
             # a string.
-            return old if old == text else text
+            return old if old == printed else printed
         if old is ABSENT or old is None:
             return value
         return _over(old, value)
@@ -99,7 +99,7 @@ def scalar(value: Json) -> Step:
 def hole(number: int) -> Step:
     """Merge a scalar that depends on the request."""
 
-    def merge_hole(old: Json, values: Values, _own: Own) -> Json:
+    def merge_hole(old: Json, values: Values, _state: Own) -> Json:
         value = plain(values[number])
         if old is ABSENT or old is None:
             return value
@@ -127,7 +127,7 @@ def _over(old: Json, value: Json) -> Json:
     return old if same(old, value) else value
 
 
-def deletion(_old: Json, _values: Values, _own: Own) -> Json:
+def deletion(_old: Json, _values: Values, _state: Own) -> Json:
     """Merge null, which deletes the key."""
     return ABSENT
 
@@ -138,8 +138,8 @@ def deletion(_old: Json, _values: Values, _own: Own) -> Json:
 def addition(inner: Step) -> Step:
     """Merge a ``+()`` entry outside of lists."""
 
-    def add(old: Json, values: Values, own: Own) -> Json:
-        return inner(old, values, own) if old is ABSENT else old
+    def add(old: Json, values: Values, state: Own) -> Json:
+        return inner(old, values, state) if old is ABSENT else old
 
     return add
 
@@ -150,10 +150,10 @@ def shared_addition(slot: int, inner: Step) -> Step:
     KYVERNO: the first list element that reaches the entry decides for all elements.
     """
 
-    def add_to_all(old: Json, values: Values, own: Own) -> Json:
-        if own[slot] == PENDING:
-            own[slot] = KEPT if old is ABSENT else REMOVED
-        return inner(old, values, own) if own[slot] == KEPT else old
+    def add_to_all(old: Json, values: Values, state: Own) -> Json:
+        if state[slot] == PENDING:
+            state[slot] = KEPT if old is ABSENT else REMOVED
+        return inner(old, values, state) if state[slot] == KEPT else old
 
     return add_to_all
 
@@ -165,17 +165,17 @@ def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Mer
     """Merge a map into a map; conditions are evaluated first."""
     is_large = len(entries) > ENTRIES_FREE
 
-    def merge(dest: dict[str, Json], values: Values, own: Own) -> dict[str, Json]:
+    def merge(dest: dict[str, Json], values: Values, state: Own) -> dict[str, Json]:
         if is_large:
-            own.spend.charge(len(entries))
+            state.spend.charge(len(entries))
         out = dest
         for key, step in entries:
             old = dest.get(key, ABSENT)
-            new = step(old, values, own)
+            new = step(old, values, state)
             if new is not old:
                 if out is dest:
                     if len(dest) > COPIED_PER_STEP:
-                        own.spend.charge(len(dest) // COPIED_PER_STEP)
+                        state.spend.charge(len(dest) // COPIED_PER_STEP)
                     out = dest.copy()
                 if new is ABSENT:
                     del out[key]
@@ -187,12 +187,12 @@ def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Mer
         return merge
 
     def merge_when_met(
-        dest: dict[str, Json], values: Values, own: Own
+        dest: dict[str, Json], values: Values, state: Own
     ) -> dict[str, Json]:
         for test in tests:
             if not test(dest, values):
                 raise Unmet
-        return merge(dest, values, own)
+        return merge(dest, values, state)
 
     return merge_when_met
 
@@ -204,16 +204,16 @@ def mapping(merge: Merge, *, is_solid: bool, constant: Json = None) -> Step:
     lacks the key.
     """
 
-    def merge_mapping(old: Json, values: Values, own: Own) -> Json:
+    def merge_mapping(old: Json, values: Values, state: Own) -> Json:
         if type(old) is dict:
-            return merge(old, values, own)
+            return merge(old, values, state)
         if old is not ABSENT and old is not None:
             raise Unfit
         if constant is not None:
             return constant
-        made = merge(_EMPTY, values, own)
-        if made is not _EMPTY:
-            return made
+        merged = merge(_EMPTY, values, state)
+        if merged is not _EMPTY:
+            return merged
         return {} if is_solid else old
 
     return merge_mapping
@@ -235,12 +235,12 @@ def hole_condition(key: str, number: int) -> Test:
     """Test one ``(key)`` whose pattern depends on the request."""
 
     def test(dest: dict[str, Json], values: Values) -> bool:
-        wanted = values[number]
-        if type(wanted) is dict or type(wanted) is list:
+        expected = values[number]
+        if type(expected) is dict or type(expected) is list:
             raise Unfit
         value = dest.get(key, ABSENT)
         if value is ABSENT:
             return False
-        return text_program(text_of(wanted)).passes(comparable(value))
+        return text_program(text_of(expected)).passes(comparable(value))
 
     return test

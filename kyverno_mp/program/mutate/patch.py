@@ -80,9 +80,9 @@ class LinkedPatch:
         if self.leaves is None:
             self._resolve = link_document(patch.document)
             return
-        found = _at(self.leaves.shape, self._place)
-        self.given = found.get("patchStrategicMerge")
-        self.text = found.get("patchesJson6902") or None
+        patches = _at(self.leaves.shape, self._place)
+        self.given = patches.get("patchStrategicMerge")
+        self.text = patches.get("patchesJson6902") or None
         if self.given is not None and type(self.given) is not Hole:
             has_holes = bool(self.leaves.resolvers)
             self._strategic = StrategicPatch(self.given, has_holes=has_holes)
@@ -153,16 +153,18 @@ class LinkedPatch:
         """Apply the patch with these values in its holes."""
         if self._is_merge:
             return _merged(self._strategic, resource, values, spend)
-        text = self.text
-        if type(text) is Hole:
-            text = values[text.number]
+        json_patch = self.text
+        if type(json_patch) is Hole:
+            json_patch = values[json_patch.number]
         try:
-            text = self._checked(text)
+            json_patch = self._checked(json_patch)
         except InputError as error:
             return not_substituted(error)
         if self._strategic is not None:
             return _merged(self._strategic, resource, values, spend)
-        return self._apply_either(filled(self.given, values), text, resource, spend)
+        return self._apply_either(
+            filled(self.given, values), json_patch, resource, spend
+        )
 
     def apply_each(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
@@ -186,8 +188,8 @@ class LinkedPatch:
                 return patched
             resource = patched.resource
         # A row may revert an earlier row.
-        left = before if same(resource, before) else resource
-        return Patched(result.PASS, "", left)
+        resulting = before if same(resource, before) else resource
+        return Patched(result.PASS, "", resulting)
 
     def _changed_by(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
@@ -199,20 +201,23 @@ class LinkedPatch:
         if self._is_merge:
             assert self._strategic is not None
             return self._strategic.apply_each(resource, rows, spend)
-        text = self.text
-        if self.given is not None or text is None:
+        json_patch = self.text
+        if self.given is not None or json_patch is None:
             return None
-        texts = [values[text.number] if type(text) is Hole else text for values in rows]
-        for each in texts:
+        patches = [
+            values[json_patch.number] if type(json_patch) is Hole else json_patch
+            for values in rows
+        ]
+        for each in patches:
             if type(each) is not str or not each:
                 return None
-        return self._json.apply_each(resource, texts, spend)
+        return self._json.apply_each(resource, patches, spend)
 
-    def _checked(self, text: Json) -> str:
+    def _checked(self, json_patch: Json) -> str:
         """Return the string of a JSON patch, "" if there is none."""
-        if type(text) is str:
-            return text
-        if text is not None and self._place:
+        if type(json_patch) is str:
+            return json_patch
+        if json_patch is not None and self._place:
             raise ExpressionFailed(
                 "mutate.patch",
                 "json: cannot unmarshal a non-string value into Go struct"
@@ -224,27 +229,33 @@ class LinkedPatch:
         """Apply a patch whose shape depends on the request."""
         assert self._resolve is not None
         try:
-            found = _at(self._resolve(scope), self._place)
-            text = self._checked(found.get("patchesJson6902"))
+            patches = _at(self._resolve(scope), self._place)
+            json_patch = self._checked(patches.get("patchesJson6902"))
         except InputError as error:
             return not_substituted(error)
-        given = found.get("patchStrategicMerge")
-        return self._apply_either(given, text, resource, scope.runtime)
+        strategic_merge = patches.get("patchStrategicMerge")
+        return self._apply_either(strategic_merge, json_patch, resource, scope.runtime)
 
     def _apply_either(
-        self, given: Json, text: str, resource: dict[str, Json], spend: Spender
+        self,
+        strategic_merge: Json,
+        json_patch: str,
+        resource: dict[str, Json],
+        spend: Spender,
     ) -> Patched:
-        if given is not None:
-            strategic = StrategicPatch(given, has_holes=False)
+        if strategic_merge is not None:
+            strategic = StrategicPatch(strategic_merge, has_holes=False)
             return _merged(strategic, resource, (), spend)
-        if not text:
+        if not json_patch:
             return failed("empty mutate rule")
-        return self._patched(resource, text, spend)
+        return self._patched(resource, json_patch, spend)
 
-    def _patched(self, resource: dict[str, Json], text: str, spend: Spender) -> Patched:
+    def _patched(
+        self, resource: dict[str, Json], json_patch: str, spend: Spender
+    ) -> Patched:
         """Apply a JSON patch."""
         try:
-            patched = self._json.apply(resource, text, spend)
+            patched = self._json.apply(resource, json_patch, spend)
         except InputError as error:
             return _not_patched(error)
         if patched is resource:
@@ -285,12 +296,12 @@ def _changed(resource: dict[str, Json]) -> Patched:
     kind = resource.get("kind")
     if type(kind) is str and kind:
         return Patched(result.PASS, "", resource)
-    text = f"Object 'Kind' is missing in '{json_text(resource)}'"
-    return failed(f"failed to unmarshal patched resource: {text}")
+    reason = f"Object 'Kind' is missing in '{json_text(resource)}'"
+    return failed(f"failed to unmarshal patched resource: {reason}")
 
 
-def _at(document: Json, place: tuple[str, ...]) -> dict[str, Json]:
-    for key in place:
+def _at(document: Json, path: tuple[str, ...]) -> dict[str, Json]:
+    for key in path:
         document = document[key]
-    found: dict[str, Json] = document
-    return found
+    part: dict[str, Json] = document
+    return part

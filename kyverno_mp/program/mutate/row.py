@@ -44,49 +44,49 @@ def object_path(lookup: Lookup) -> list[str] | None:
 
 def link_row(templates: Sequence[Template]) -> Row | None:
     """Link the values; None if any value needs more than a path."""
-    found = [_value(template) for template in templates]
-    values = [value for value in found if value is not None]
-    if len(values) < len(found):
+    linked = [_value(template) for template in templates]
+    values = [value for value in linked if value is not None]
+    if len(values) < len(linked):
         return None
 
     def row(frame: Frame, spend: Spender) -> Values | None:
-        made = []
+        row_values = []
         for value in values:
-            text = value(frame, spend)
-            if text is None:
+            part = value(frame, spend)
+            if part is None:
                 return None
-            made.append(text)
-        return made
+            row_values.append(part)
+        return row_values
 
     return row
 
 
 def _value(template: Template) -> _Value | None:
     if type(template) is Whole:
-        text = _text(template.variable.lookup)
-        return None if text is None else lambda frame, _spend: text(frame)
+        read = _text(template.variable.lookup)
+        return None if read is None else lambda frame, _spend: read(frame)
     return _mixed(template) if type(template) is Mixed else None
 
 
 def _mixed(template: Mixed) -> _Value | None:
-    found = [_text(variable.lookup, counts=True) for variable in template.variables]
-    texts = [text for text in found if text is not None]
-    if len(texts) < len(found):
+    readers = [_text(variable.lookup, counts=True) for variable in template.variables]
+    linked = [reader for reader in readers if reader is not None]
+    if len(linked) < len(readers):
         return None
     head = template.texts[0]
-    pairs = tuple(zip(texts, template.texts[1:], strict=True))
+    pairs = tuple(zip(linked, template.texts[1:], strict=True))
 
     def mixed(frame: Frame, spend: Spender) -> str | None:
         parts = [head]
-        for text, tail in pairs:
-            part = text(frame)
+        for reader, tail in pairs:
+            part = reader(frame)
             if part is None:
                 return None
             parts += part, tail
         charge_joining(spend, parts)
-        made = "".join(parts)
+        joined = "".join(parts)
         # A result that contains a variable needs the general algorithm.
-        return None if OPENING in made else made
+        return None if OPENING in joined else joined
 
     return mixed
 

@@ -91,8 +91,8 @@ class LinkedMutation:
             patched = failed(error.message)
         if patched is None:
             return None
-        text = _message(patched)
-        rule_result = RuleResult(self.ir.name, result.MUTATION, patched.status, text)
+        message = _message(patched)
+        rule_result = RuleResult(self.ir.name, result.MUTATION, patched.status, message)
         return rule_result, patched.resource
 
     @property
@@ -138,9 +138,9 @@ class LinkedMutation:
             self._gate.matched_exceptions(request, scope) if self.has_exceptions else []
         )
         if matched:
-            found = self._result(scope, excepted(matched))
-            found.exceptions = tuple(ir.key for ir in matched)
-            return [found], resource
+            rule_result = self._result(scope, excepted(matched))
+            rule_result.exceptions = tuple(ir.key for ir in matched)
+            return [rule_result], resource
         if self._targets is not None:
             return self._existing(scope, self._targets), resource
         patched = self._apply(scope, resource)
@@ -164,11 +164,11 @@ class LinkedMutation:
         assert scope.cluster_data.objects is not None
         for index, target in enumerate(targets):
             try:
-                found = target.objects(scope, scope.cluster_data.objects, index)
+                resources = target.objects(scope, scope.cluster_data.objects, index)
             except InputError as error:
                 problems.append(error.message)
                 continue
-            chosen.extend((target, resource) for resource in found)
+            chosen.extend((target, resource) for resource in resources)
         results = []
         if problems:
             # KYVERNO: the message has no text before the colon (docs/behaviour/engine
@@ -197,10 +197,10 @@ class LinkedMutation:
             if refused is not None:
                 return self._result(scope, refused)
         patched = self._apply(scope, resource)
-        found = self._result(scope, Outcome(patched.status, _message(patched)))
+        rule_result = self._result(scope, Outcome(patched.status, _message(patched)))
         if patched.status == result.PASS:
-            found.patched_target = patched.resource
-        return found
+            rule_result.patched_target = patched.resource
+        return rule_result
 
     def _result(self, scope: RuleContext, outcome: Outcome) -> RuleResult:
         return RuleResult(
@@ -226,7 +226,7 @@ def mutated_text(resource: dict[str, Json]) -> str:
     name = namespace = None
     if type(metadata) is dict:
         name, namespace = metadata.get("name"), metadata.get("namespace")
-    text = f"mutated {resource.get('kind', '')}/{name if type(name) is str else ''}"
+    message = f"mutated {resource.get('kind', '')}/{name if type(name) is str else ''}"
     if type(namespace) is str and namespace:
-        return f"{text} in namespace {namespace}"
-    return text
+        return f"{message} in namespace {namespace}"
+    return message

@@ -149,10 +149,10 @@ class StrategicPatch:
         return linked
 
     def _merge(self, shape: Shape) -> LinkedMerge | None:
-        known = id(shape)  # Shapes of built-in kinds are never freed.
-        if known not in self._merges:
-            self._merges[known] = link_merge(self._patch, shape)
-        return self._merges[known]
+        shape_id = id(shape)  # Shapes of built-in kinds are never freed.
+        if shape_id not in self._merges:
+            self._merges[shape_id] = link_merge(self._patch, shape)
+        return self._merges[shape_id]
 
     def _generally(self, values: Values, spend: Spender) -> _General:
         if self._has_holes:

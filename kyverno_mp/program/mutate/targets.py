@@ -57,7 +57,7 @@ def _found(
     selected: Mapping[str, Json], scope: RuleContext, objects: Objects
 ) -> list[Json]:
     kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
-    asked = ObjectQuery(
+    object_query = ObjectQuery(
         *kind,
         # KYVERNO: a namespaced policy can change objects only in its own namespace
         # (docs/behaviour/engine 7.6).
@@ -65,11 +65,11 @@ def _found(
         name=_text(selected, "name"),
     )
     holds = _selector(selected.get("selector"))
-    found = objects.objects(asked, scope.runtime.deadline_ns)
-    if asked.is_one:
+    listed = objects.objects(object_query, scope.runtime.deadline_ns)
+    if object_query.is_one:
         # KYVERNO: the selector is ignored for an object that is read by name.
-        return list(found)
-    return [each for each in found if holds(_labels(each))]
+        return list(listed)
+    return [each for each in listed if holds(_labels(each))]
 
 
 def _text(selected: Mapping[str, Json], key: str) -> str:
@@ -84,8 +84,8 @@ def _text(selected: Mapping[str, Json], key: str) -> str:
     )
 
 
-def _labels(found: Json) -> Mapping[str, str]:
-    return labels_of((found.get("metadata") or {}).get("labels"))
+def _labels(resource: Json) -> Mapping[str, str]:
+    return labels_of((resource.get("metadata") or {}).get("labels"))
 
 
 def _selector(raw: Json) -> Callable[[Mapping[str, str]], bool]:

@@ -106,13 +106,13 @@ class Evaluation:
             self._run(layout.pure if pure_only else layout.portions)
             return
         key = layout.recall.key(self.request, self.target)
-        known = None if key is None else self.engine.verdicts.find(key)
+        cached = None if key is None else self.engine.verdicts.find(key)
         if key is not None:
-            layout.recall.count(known)
-        if known is not None:
+            layout.recall.count(cached)
+        if cached is not None:
             # SAFETY: append messages before codes, see so_far.
-            self.messages += known.messages
-            self.codes += known.codes
+            self.messages += cached.messages
+            self.codes += cached.codes
         elif not self._run(layout.recalled):
             return
         elif key is not None and not (self.early or self.left_out):
@@ -152,10 +152,10 @@ class Evaluation:
         codes, outcomes = bytes(self.codes), self._batch.outcomes
         if EXPLAIN not in codes:
             return outcomes.shared_responses(codes, tuple(self.messages))
-        known = outcomes.known(codes, tuple(self.messages))
+        responses = outcomes.known(codes, tuple(self.messages))
         return [
             completed(item, self.early) if isinstance(item, Partial) else item
-            for item in known
+            for item in responses
         ]
 
     def so_far(self, error: Exception) -> Sequence[PolicyResponse]:
@@ -165,14 +165,14 @@ class Evaluation:
         """
         # SAFETY: copy first; the other thread only appends, and appends a rule's
         # messages before its code.
-        other = Evaluation(self._batch, self.engine, self.request, self.context)
-        other.codes = bytearray(self.codes)
-        other.messages = list(self.messages)[: other.codes.count(FAILED)]
-        other.early = dict(self.early)
-        other.left_out = list(self.left_out)
-        other._stop(error)
-        self.left_out = other.left_out
-        return other.responses()
+        stopped = Evaluation(self._batch, self.engine, self.request, self.context)
+        stopped.codes = bytearray(self.codes)
+        stopped.messages = list(self.messages)[: stopped.codes.count(FAILED)]
+        stopped.early = dict(self.early)
+        stopped.left_out = list(self.left_out)
+        stopped._stop(error)
+        self.left_out = stopped.left_out
+        return stopped.responses()
 
     def match(self, matches: Callable[[Request], bool], rule: LinkedRule) -> bool:
         """Return whether the rule matches; charge the steps to the rule's policy."""
@@ -194,8 +194,8 @@ class Evaluation:
         """Record the error for every rule without a code, if the rule matches."""
         evaluated = len(self.codes)
         for policy in self._batch.layout.policies:
-            for place, step in enumerate(policy.steps, policy.start):
-                if place < evaluated:
+            for position, step in enumerate(policy.steps, policy.start):
+                if position < evaluated:
                     continue
                 self.codes.append(
                     self.fail(step.rule, error) if self._may_match(step) else UNMATCHED
@@ -301,8 +301,10 @@ def _evaluate_until_one(policy: BatchPolicy, run: Evaluation) -> None:
                     code = PASSED if bare(target) else _failed(rule, run)
                 decided = code in (PASSED, FAILED)
                 if code == EXPLAIN:
-                    found = _explain(rule, run, first=first)
-                    decided = any(r.status in (result.PASS, result.FAIL) for r in found)
+                    rule_results = _explain(rule, run, first=first)
+                    decided = any(
+                        r.status in (result.PASS, result.FAIL) for r in rule_results
+                    )
                 first = False
         except Exception as error:  # noqa: BLE001 - failures are isolated per rule
             code = run.fail(rule, error)
@@ -318,20 +320,20 @@ def _explain(rule: LinkedRule, run: Evaluation, *, first: bool) -> list[RuleResu
     evaluated.
     """
     scope = run.engine.scope(rule, run.context, first=first)
-    found = run.early[len(run.codes)] = rule.explain(run.request, scope)
-    for each in found:
+    rule_results = run.early[len(run.codes)] = rule.explain(run.request, scope)
+    for each in rule_results:
         run.characters_left -= len(each.message)
         if run.characters_left < 0:
             each.message = shortened(each.message)
-    return found
+    return rule_results
 
 
 def _failed(rule: LinkedRule, run: Evaluation) -> int:
     """Return the code of a rule whose bare test failed."""
-    text = rule.located(run.request, run.target)
-    if text is None:
+    message = rule.located(run.request, run.target)
+    if message is None:
         return EXPLAIN
-    run.messages.append(text)
+    run.messages.append(message)
     return FAILED
 
 

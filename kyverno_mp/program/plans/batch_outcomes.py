@@ -52,38 +52,40 @@ class Outcomes:
         self, codes: bytes, messages: tuple[str, ...]
     ) -> SharedResponses:
         """Return the responses of an outcome without rules that need a message."""
-        known = self.known(codes, messages)
-        assert isinstance(known, SharedResponses)
-        return known
+        responses = self.known(codes, messages)
+        assert isinstance(responses, SharedResponses)
+        return responses
 
     def known(self, codes: bytes, messages: tuple[str, ...]) -> _Found:
         """Return the responses for the codes, from the cache if possible."""
         key = (codes, messages)
-        known = self._known.get(key)
-        if known is None:
-            found = self._outcomes(codes, messages)
-            self._count += len(found)
+        shared = self._known.get(key)
+        if shared is None:
+            outcomes = self._outcomes(codes, messages)
+            self._count += len(outcomes)
             is_full = len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX
             if is_full or self._count > OUTCOME_MEMO_RESPONSES_MAX:
                 self._known.clear()
-                self._count = len(found)
-            responses = [item for item in found if isinstance(item, PolicyResponse)]
-            is_whole = len(responses) == len(found)
-            known = SharedResponses(responses) if is_whole else found
-            self._known[key] = known
-        return known
+                self._count = len(outcomes)
+            responses = [item for item in outcomes if isinstance(item, PolicyResponse)]
+            is_whole = len(responses) == len(outcomes)
+            shared = SharedResponses(responses) if is_whole else outcomes
+            self._known[key] = shared
+        return shared
 
     def _outcomes(
         self, codes: bytes, messages: tuple[str, ...]
     ) -> tuple[PolicyResponse | Partial, ...]:
-        found: list[tuple[int, PolicyResponse | Partial]] = []
-        texts = iter(messages)
+        ordered: list[tuple[int, PolicyResponse | Partial]] = []
+        remaining = iter(messages)
         for policy in self._policies:
-            own = codes[policy.start : policy.start + len(policy.steps)]
-            if any(code != UNMATCHED for code in own):
-                found.append((policy.order, _outcome(policy, own, texts)))
-        found.sort(key=lambda item: item[0])
-        return tuple([item for _, item in found])
+            policy_codes = codes[policy.start : policy.start + len(policy.steps)]
+            if any(code != UNMATCHED for code in policy_codes):
+                ordered.append(
+                    (policy.order, _outcome(policy, policy_codes, remaining))
+                )
+        ordered.sort(key=lambda item: item[0])
+        return tuple([item for _, item in ordered])
 
 
 def _outcome(
@@ -92,13 +94,13 @@ def _outcome(
     """Return the response for the codes; consumes its messages from ``messages``."""
     names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
     rules: list[int | RuleResult] = []
-    for place, (step, code) in enumerate(
+    for position, (step, code) in enumerate(
         zip(policy.steps, codes, strict=True), policy.start
     ):
         if code in names:
             names[code].append(step.rule.ir.name)
         elif code == EXPLAIN:
-            rules.append(place)
+            rules.append(position)
         elif code == FAILED:
             constant = step.rule.failure
             rules.append(

@@ -178,10 +178,10 @@ class MutationPlan:
         recall = prepared.recall(self._request)
         key = None if recall is None else recall.key(self._request)
         if recall is not None and key is not None:
-            known = prepared.cache.find(key)
-            recall.count(known)
-            if known is not None:
-                return known.outcome(self._request)
+            cached = prepared.cache.find(key)
+            recall.count(cached)
+            if cached is not None:
+                return cached.outcome(self._request)
         done = self._begun = Mutations([], [])
         if prepared.policies or not prepared.images:
             mutate_request(prepared.policies, context, done)
@@ -207,11 +207,11 @@ class MutationPlan:
         images: ReviewedImages,
         done: Mutations,
         context: RequestContext,
-        left: Sequence[ImagePolicy] = (),
+        skipped: Sequence[ImagePolicy] = (),
     ) -> None:
         """Verify the images of the changed object; put the whole patch into ``done``.
 
-        ``left``: skipped policies. Raises: the errors of ``verify_request``;
+        ``skipped``: skipped policies. Raises: the errors of ``verify_request``;
         BudgetExceeded if the patch is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
@@ -220,7 +220,7 @@ class MutationPlan:
         state = ImageState(images, resource, record=before)
         done.verified = verify_request(policies, within, state, done.left_out)
         try:
-            leave_out(left, within, state)
+            leave_out(skipped, within, state)
         except InputError as error:
             # SAFETY: the images that these policies select are unknown, so the review
             # fails.
@@ -287,11 +287,11 @@ class MutationPlan:
 
     def _verify_rest(self, done: Mutations, context: RequestContext) -> None:
         rest: list[ImagePolicy] = []
-        left: list[ImagePolicy] = []
+        skipped: list[ImagePolicy] = []
         for policy, rules in self._prepared.images:
             asks = any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
-            (left if asks else rest).append((policy, rules))
-        self._verify(rest, UnreadImages(_TOO_LATE), done, context, left)
+            (skipped if asks else rest).append((policy, rules))
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context, skipped)
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
@@ -332,7 +332,7 @@ def _earlier(
     It calls webhooks in the order of their names, which start with the failurePolicy:
     first Fail, then Ignore. The order of fine-grained webhooks is not known.
     """
-    found: list[ImagePolicy] = []
+    earlier: list[ImagePolicy] = []
     for candidate in elsewhere if images else ():
         if candidate.policy.failure_policy > images[0][0].failure_policy:
             continue
@@ -342,5 +342,5 @@ def _earlier(
             if isinstance(linked := ref.linked, LinkedImageRule)
         ]
         if rules:
-            found.append((candidate.policy, rules))
-    return found
+            earlier.append((candidate.policy, rules))
+    return earlier

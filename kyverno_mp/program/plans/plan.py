@@ -110,17 +110,17 @@ class _Prepared:
 
     def batch(self, action: str, request: Request) -> Batch:
         """Return the policies with their rules that have one effective action."""
-        where: _Where = (action, *_NOWHERE)
+        batch_key: _Where = (action, *_NOWHERE)
         if not self._static:
             labels = frozenset(request.namespace_labels.items())
-            where = (action, request.namespace, labels)
-        known = self._batches.get(where)
-        if known is None:
+            batch_key = (action, request.namespace, labels)
+        batch = self._batches.get(batch_key)
+        if batch is None:
             most = max(1, BATCH_MEMO_RULES_MAX // max(1, self._rule_count))
             if len(self._batches) >= min(most, CANDIDATE_MEMO_ENTRIES_MAX):
                 self._batches.clear()
-            known = self._batches[where] = Batch(self._choose(where))
-        return known
+            batch = self._batches[batch_key] = Batch(self._choose(batch_key))
+        return batch
 
     def asks_for_labels(self, request: Request) -> bool:
         """Return whether the response depends on labels of the namespace.
@@ -157,8 +157,8 @@ class _Prepared:
         """Return whether any rule of the policy may make an external call."""
         return any(
             rule.effects & SLOW
-            for one, rules in self.entries
-            if one is policy
+            for candidate, rules in self.entries
+            if candidate is policy
             for rule in rules
         )
 
@@ -168,10 +168,10 @@ class _Prepared:
             reporting.travels(policy, rule.ir.name) for rule in rules
         )
 
-    def _choose(self, where: _Where) -> Chosen:
-        action, namespace, pairs = where
+    def _choose(self, batch_key: _Where) -> Chosen:
+        action, namespace, pairs = batch_key
         labels = dict(pairs)
-        wanted = AUDIT if action in (_WARN, _TRAVEL) else action
+        effective = AUDIT if action in (_WARN, _TRAVEL) else action
         chosen: list[tuple[PolicyIR, Sequence[LinkedRule], str]] = []
         for policy, rules in self.entries:
             if action == _WARN and not policy.emit_warning:
@@ -180,15 +180,17 @@ class _Prepared:
                 self.is_slow(policy) or not self._travels(policy, rules)
             ):
                 continue
-            kept = [
+            chosen_rules = [
                 r
                 for r in rules
-                if rule_action(policy, r.ir, namespace, labels) == wanted
+                if rule_action(policy, r.ir, namespace, labels) == effective
             ]
-            if kept:
-                actions = [(r.ir.name, r.ir.rule_type, r.ir.action) for r in kept]
+            if chosen_rules:
+                actions = [
+                    (r.ir.name, r.ir.rule_type, r.ir.action) for r in chosen_rules
+                ]
                 overall = response_action(policy, actions, namespace, labels)
-                chosen.append((policy, kept, overall))
+                chosen.append((policy, chosen_rules, overall))
         return chosen
 
 
@@ -269,9 +271,9 @@ class ValidationPlan:
                 return ()
             with contextlib.suppress(Preempted):
                 begun.run(pure_only=True)
-        found = begun.so_far(error)
+        responses = begun.so_far(error)
         self.left_out = begun.left_out
-        return found
+        return responses
 
     def warn(
         self, deadline_ns: int, pace: Pace | None = None
@@ -308,11 +310,11 @@ class ValidationPlan:
         if prepared.reporting is None:
             return []
         return [
-            self.with_messages(one, deadline_ns, pace)
-            if one.passed or one.skipped
-            else one
-            for one in prepared.reporting.travelling(responses)
-            if prepared.is_slow(one.policy) is slow
+            self.with_messages(response, deadline_ns, pace)
+            if response.passed or response.skipped
+            else response
+            for response in prepared.reporting.travelling(responses)
+            if prepared.is_slow(response.policy) is slow
         ]
 
     def with_messages(
@@ -324,7 +326,7 @@ class ValidationPlan:
         DependencyError.
         """
         quiet = {*response.passed, *response.skipped}
-        found = list(response.results)
+        results = list(response.results)
         context = self._engine.open(self._request, deadline_ns, pace)
         for policy, rules in self._prepared.entries:
             if policy is not response.policy:
@@ -337,11 +339,11 @@ class ValidationPlan:
                         continue
                     if is_asked:
                         scope = self._engine.scope(rule, context, first=first)
-                        found += rule.explain(self._request, scope)
+                        results += rule.explain(self._request, scope)
                 except BudgetExceeded as error:
-                    found += [not_evaluated(rule.ir, error)] if is_asked else []
+                    results += [not_evaluated(rule.ir, error)] if is_asked else []
                 first = False
-        return replace(response, results=found, passed=(), skipped=())
+        return replace(response, results=results, passed=(), skipped=())
 
     def _run(
         self, action: str, deadline_ns: int, pace: Pace | None, *, begins: bool = False
@@ -409,12 +411,12 @@ def _prepare(
 def _triggers(
     picked: Picked[LinkedRule], background_user: str
 ) -> LinkedTriggers | None:
-    found = [
+    triggering = [
         (policy, [rule.ir for rule in linked if _is_background(rule.ir)])
         for policy, linked in picked
     ]
-    found = [(policy, rules) for policy, rules in found if rules]
-    return LinkedTriggers(found, background_user) if found else None
+    triggering = [(policy, rules) for policy, rules in triggering if rules]
+    return LinkedTriggers(triggering, background_user) if triggering else None
 
 
 def _is_background(rule: RuleIR) -> bool:

@@ -72,15 +72,15 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         if not candidates:
             return None
         key = (id(candidates), failure_policies, policy_key)
-        known = self._memo.get(key)
-        if known is None:
+        memoized = self._memo.get(key)
+        if memoized is None:
             if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
                 self._memo.clear()
             if pace is not None:
                 self._link(candidates, pace)
             picked, elsewhere = _pick(candidates, failure_policies, policy_key)
-            known = self._memo[key] = candidates, self._prepare(picked, elsewhere)
-        prepared = known[1]
+            memoized = self._memo[key] = candidates, self._prepare(picked, elsewhere)
+        prepared = memoized[1]
         if prepared is None:
             return None
         return self._make(self._engine, request, prepared)
@@ -119,7 +119,7 @@ def _pick(
     key: str,
 ) -> tuple[Picked[Linked], list[PolicyCandidates[Linked]]]:
     picked: Picked[Linked] = []
-    others: list[PolicyCandidates[Linked]] = []
+    other_candidates: list[PolicyCandidates[Linked]] = []
     for candidate in candidates:
         policy = candidate.policy
         # A path for one policy selects that policy, regardless of its suffix.
@@ -127,7 +127,7 @@ def _pick(
             policy.key != key if key else policy.failure_policy not in failure_policies
         )
         if policy.admission and elsewhere:
-            others.append(candidate)
+            other_candidates.append(candidate)
         elif policy.admission:
             picked.append((policy, [ref.linked for ref in candidate.rules]))
-    return picked, others
+    return picked, other_candidates

@@ -108,12 +108,12 @@ def capabilities(pod: Pod) -> Failure | None:
     """Capabilities: nothing added beyond the default set."""
     names: list[str] = []
     errors: list[FieldError] = []
-    found: set[str] = set()
+    non_default: set[str] = set()
     for container, path in pod.visit():
         added, _ = container.security.capabilities or ((), ())
         bad = set(added) - CAPABILITIES
         if bad:
-            found |= bad
+            non_default |= bad
             names.append(container.name)
             field = f"{path}.securityContext.capabilities.add"
             errors.append(forbidden(field, tuple(sorted(bad))))
@@ -121,7 +121,7 @@ def capabilities(pod: Pod) -> Failure | None:
         return None
     return Failure(
         "non-default capabilities",
-        f"{containers(names)} must not include {quoted(sorted(found))} in "
+        f"{containers(names)} must not include {quoted(sorted(non_default))} in "
         "securityContext.capabilities.add",
         errors,
     )
@@ -178,13 +178,13 @@ def hosts(pod: Pod) -> Failure | None:
     if not bad:
         return None
     names = sorted({container.name for container in bad})
-    found = sorted({host for container in bad for host in container.hosts})
+    listed = sorted({host for container in bad for host in container.hosts})
     # KYVERNO: this control has no field errors, so no exclude can remove it (6.5).
     return Failure(
         "probe or lifecycle host",
         f"{containers(names)} {plural('uses', 'use', len(names))} "
-        f"{plural('probe or lifecycle host', 'probe or lifecycle hosts', len(found))} "
-        f"{quoted(found)}",
+        f"{plural('probe or lifecycle host', 'probe or lifecycle hosts', len(listed))} "
+        f"{quoted(listed)}",
         [],
     )
 
@@ -206,19 +206,19 @@ def proc_mount(pod: Pod) -> Failure | None:
     """/proc Mount Type: the default one."""
     names: list[str] = []
     errors: list[FieldError] = []
-    found: set[str] = set()
+    mounts: set[str] = set()
     for container, path in pod.visit():
         mount = container.security.proc_mount
         if mount is not None and mount != "Default":
             names.append(container.name)
-            found.add(mount)
+            mounts.add(mount)
             errors.append(forbidden(f"{path}.securityContext.procMount", mount))
     if not names:
         return None
     return Failure(
         "procMount",
         f"{containers(names)} must not set securityContext.procMount to "
-        f"{quoted(sorted(found))}",
+        f"{quoted(sorted(mounts))}",
         errors,
     )
 
@@ -242,9 +242,9 @@ def _se_linux(pod: Pod, types: frozenset[str]) -> Failure | None:
     names: list[str] = []
     for container, path in pod.visit():
         if container.security.se_linux:
-            found = _se_linux_errors(container.security.se_linux, path, types)
-            errors.extend(found)
-            if found:
+            field_errors = _se_linux_errors(container.security.se_linux, path, types)
+            errors.extend(field_errors)
+            if field_errors:
                 names.append(container.name)
     if names:
         setters.append(containers(names))
@@ -392,5 +392,5 @@ def host_process(pod: Pod) -> Failure | None:
     )
 
 
-def _go_quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _go_quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

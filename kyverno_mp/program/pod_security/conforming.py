@@ -240,8 +240,8 @@ def _names_host(owner: dict[str, Json]) -> bool:
 
 
 def _capabilities(value: Json, _facts: Facts) -> bool:
-    for texts in (value.get("add"), value.get("drop")):
-        if texts is not None and type(texts) is not list:
+    for listed in (value.get("add"), value.get("drop")):
+        if listed is not None and type(listed) is not list:
             return False
     added = value.get("add")
     return not added or CAPABILITIES.issuperset(added)

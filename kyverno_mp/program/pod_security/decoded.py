@@ -47,15 +47,15 @@ class _Struct(NamedTuple):
 def _structs() -> dict[str, _Struct]:
     structs = {}
     table = Path(__file__).with_name("go_fields.txt").read_text("utf-8")
-    for text in table.replace("\n  ", " ").splitlines():
-        name, _, listed = text.partition(": ")
+    for line in table.replace("\n  ", " ").splitlines():
+        name, _, listed = line.partition(": ")
         fields = {}
         for group in listed.split("; "):
             holder, *names = group.split()
             go_type, _, embedded = holder.partition("@")
             for each in names:
-                place = (embedded, each) if embedded else (each,)
-                fields[each] = _Field(go_type, place)
+                path = (embedded, each) if embedded else (each,)
+                fields[each] = _Field(go_type, path)
         structs[name] = _Struct(name, fields, {folded(each): each for each in fields})
     return structs
 
@@ -69,10 +69,10 @@ def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
     if root not in ("Deployment", "CronJob", "Pod") or _test(root)(resource):
         return resource
     decoder = _Decoder()
-    found = decoder.struct(_structs()[root], resource)
+    decoded = decoder.struct(_structs()[root], resource)
     if decoder.problem is not None:
         raise failed(decoder.problem)
-    return {**found, "kind": resource.get("kind")}
+    return {**decoded, "kind": resource.get("kind")}
 
 
 @cache
@@ -117,11 +117,11 @@ def _struct_test(struct: _Struct) -> _Test:
         if type(value) is not dict:
             return False
         for key, item in value.items():
-            known = tests.get(key)
-            if known is None:
+            member_test = tests.get(key)
+            if member_test is None:
                 if not is_open or folded(key) in names:
                     return False
-            elif item is not None and not known(item):
+            elif item is not None and not member_test(item):
                 return False
         return True
 
@@ -169,7 +169,7 @@ class _Decoder:
     def struct(self, struct: _Struct, value: dict[str, Json]) -> dict[str, Json]:
         """Return the members that the struct has, under the struct's names."""
         above, path = self._struct, self._path
-        found: dict[str, Json] = {}
+        members: dict[str, Json] = {}
         # Go marshals maps in key order.
         for key in sorted(value):
             name = key if key in struct.fields else struct.folded.get(folded(key))
@@ -177,9 +177,9 @@ class _Decoder:
                 continue
             field = struct.fields[name]
             self._struct, self._path = struct.name, (*path, *field.place)
-            found[name] = self._read(field.go_type, value[key])
+            members[name] = self._read(field.go_type, value[key])
         self._struct, self._path = above, path
-        return found
+        return members
 
     def _read(self, go_type: str, value: Json) -> Json:
         if value is None:
@@ -228,9 +228,9 @@ class _Decoder:
 
     def quantity(self, value: Json) -> None:
         """Read a resource.Quantity: a string or any other value."""
-        text = value if type(value) is str else json_text(value)
-        if parse_quantity(text.strip()) is None:
-            raise failed(quantity_error(text.strip()))
+        printed = value if type(value) is str else json_text(value)
+        if parse_quantity(printed.strip()) is None:
+            raise failed(quantity_error(printed.strip()))
 
     def int_or_string(self, value: Json) -> None:
         """Read an intstr.IntOrString (a string or a whole number)."""

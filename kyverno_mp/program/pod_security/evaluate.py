@@ -144,12 +144,12 @@ def _references(
 ) -> dict[str, str]:
     """Return the image reference of each container, by name."""
     try:
-        found = extract_images(resource, kind, settings=settings)
+        images = extract_images(resource, kind, settings=settings)
     except ExpressionFailed:
         return {}
     references: dict[str, str] = {}
     for listed in ("ephemeralContainers", "initContainers", "containers"):
-        for name, image in found.get(listed, {}).items():
+        for name, image in images.get(listed, {}).items():
             references[name] = image["reference"]
     return references
 
@@ -165,12 +165,12 @@ def _properties(
         }
         for failure in failures
     ]
-    text = json.dumps(controls, ensure_ascii=False, separators=(",", ":"))
+    encoded = json.dumps(controls, ensure_ascii=False, separators=(",", ":"))
     return {
         "standard": ir.level,
         "version": ir.version,
         "controls": ",".join(failure.check for failure in failures),
-        "controlsJSON": text.translate(_JSON_ESCAPES),
+        "controlsJSON": encoded.translate(_JSON_ESCAPES),
     }
 
 

@@ -141,12 +141,12 @@ def _container_name(pod: Pod, field: str) -> str | None:
 
 def _any_matches(
     patterns: tuple[str, ...],
-    text: str,
+    value: str,
     spend: Spender,
     test: Callable[[str, str], bool] = matches,
 ) -> bool:
     for pattern in patterns:
-        spend.charge(_MATCH_STEPS + (len(pattern) * len(text) >> 2))
-        if test(pattern, text):
+        spend.charge(_MATCH_STEPS + (len(pattern) * len(value) >> 2))
+        if test(pattern, value):
             return True
     return False

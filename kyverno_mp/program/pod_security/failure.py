@@ -26,8 +26,8 @@ class FieldError(NamedTuple):
         """Return the error as Kyverno prints it in a rule's message."""
         if self.kind != FORBIDDEN or self.bad == "":
             return f"{self.field}: {self.kind}"
-        found = _value_text(self.bad)
-        return f"{self.field} is forbidden, forbidden values found: {found}"
+        forbidden = _value_text(self.bad)
+        return f"{self.field} is forbidden, forbidden values found: {forbidden}"
 
     def bad_values(self) -> tuple[str, ...]:
         """Return the values that an exclude's ``values`` must cover."""

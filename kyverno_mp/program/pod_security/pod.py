@@ -157,11 +157,11 @@ class _Object:
             raise self._mismatch(key, value, go_type)
         # KYVERNO: the object is encoded as JSON again, which makes a whole float look
         # like an int.
-        text = float_json(value) if type(value) is float else str(value)
-        whole = text.removeprefix("-").isdecimal()
-        if not whole or not -_LIMITS[go_type] <= int(text) < _LIMITS[go_type]:
-            raise self._mismatch(key, value, go_type, f"number {text}")
-        return int(text)
+        printed = float_json(value) if type(value) is float else str(value)
+        is_integer = printed.removeprefix("-").isdecimal()
+        if not is_integer or not -_LIMITS[go_type] <= int(printed) < _LIMITS[go_type]:
+            raise self._mismatch(key, value, go_type, f"number {printed}")
+        return int(printed)
 
     def loose_text(self, key: str) -> str:
         """Return a string that no control checks, "" for a value of another type."""
@@ -184,10 +184,10 @@ class _Object:
         return value
 
     def _mismatch(
-        self, key: str, value: Json, go_type: str, found: str = ""
+        self, key: str, value: Json, go_type: str, description: str = ""
     ) -> ExpressionFailed:
         kinds = {str: "string", bool: "bool", list: "array", dict: "object"}
-        kind = found or kinds.get(type(value), "number")
+        kind = description or kinds.get(type(value), "number")
         return failed(
             f"json: cannot unmarshal {kind} into Go struct field "
             f"{self._struct}.{self._path}{key} of type {go_type}"

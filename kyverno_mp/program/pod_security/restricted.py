@@ -98,7 +98,7 @@ def capabilities_1_22(pod: Pod) -> Failure | None:
     missing_errors: list[FieldError] = []
     adding: list[str] = []
     adding_errors: list[FieldError] = []
-    found: set[str] = set()
+    not_allowed: set[str] = set()
     for container, path in pod.visit():
         field = f"{path}.securityContext.capabilities"
         added, dropped = container.security.capabilities or ((), ())
@@ -111,7 +111,7 @@ def capabilities_1_22(pod: Pod) -> Failure | None:
             )
         bad = set(added) - {"NET_BIND_SERVICE"}
         if bad:
-            found |= bad
+            not_allowed |= bad
             adding.append(container.name)
             adding_errors.append(forbidden(f"{field}.add", tuple(sorted(bad))))
     details = []
@@ -121,7 +121,7 @@ def capabilities_1_22(pod: Pod) -> Failure | None:
         )
     if adding:
         details.append(
-            f"{containers(adding)} must not include {quoted(sorted(found))} in "
+            f"{containers(adding)} must not include {quoted(sorted(not_allowed))} in "
             "securityContext.capabilities.add"
         )
     if not details:

@@ -78,8 +78,8 @@ def mutation_reads(
                     return None
                 spend.charge(_RULE_STEPS)
                 filters += _filters(rule.ir)
-                found = _mark_rule(rule, shape, marks, spend)
-                request.update(dict.fromkeys(found))
+                read_paths = _mark_rule(rule, shape, marks, spend)
+                request.update(dict.fromkeys(read_paths))
     except (ReadsUnknown, InputError):
         return None
     if not _matches_stay(filters, marks.written):
@@ -107,9 +107,9 @@ def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
     if not in_metadata <= _ALIKE:
         return False
     return not any(
-        ("labels" in in_metadata and one.selector is not None)
-        or ("annotations" in in_metadata and one.annotations)
-        for one in filters
+        ("labels" in in_metadata and resource_filter.selector is not None)
+        or ("annotations" in in_metadata and resource_filter.annotations)
+        for resource_filter in filters
     )
 
 
@@ -125,9 +125,9 @@ def _mark_rule(
         yield from _mark_patch(patch, patch.leaves, shape, marks, element, spend)
 
 
-def _charge(given: Json, spend: Spender) -> None:
+def _charge(patch: Json, spend: Spender) -> None:
     """Charge for all keys and items of a merge before they are visited."""
-    waiting = [given]
+    waiting = [patch]
     while waiting:
         item = waiting.pop()
         below = item.values() if type(item) is dict else item
@@ -148,12 +148,12 @@ def _mark_patch(
         for variable in _variables(template):
             spend.charge(_VARIABLE_STEPS)
             yield from _mark_variable(variable, marks.object, element)
-    given, text = patch.given, patch.text
-    if type(given) is dict and not text:
-        mark_merge(given, shape, marks)
-    elif given is None and text:
-        texts = _texts(text, leaves)
-        mark_additions([_additions(one, spend) for one in texts], marks)
+    strategic_merge, json_patch = patch.given, patch.text
+    if type(strategic_merge) is dict and not json_patch:
+        mark_merge(strategic_merge, shape, marks)
+    elif strategic_merge is None and json_patch:
+        patches = _texts(json_patch, leaves)
+        mark_additions([_additions(json_text, spend) for json_text in patches], marks)
     else:
         raise ReadsUnknown("patches")
 
@@ -165,9 +165,12 @@ def _variables(template: Template) -> Sequence[Variable]:
     if type(template) is not Mixed:
         raise ReadsUnknown(type(template).__name__)
     before, after = template.texts[:-1], template.texts[1:]
-    if any(text.endswith(_BRACE) for text in before):
+    if any(literal.endswith(_BRACE) for literal in before):
         raise ReadsUnknown(template.source)
-    if any(text.startswith(_BRACE) for text in after) or "" in template.texts[1:-1]:
+    if (
+        any(literal.startswith(_BRACE) for literal in after)
+        or "" in template.texts[1:-1]
+    ):
         raise ReadsUnknown(template.source)
     return template.variables
 
@@ -200,22 +203,22 @@ def _mark_path(reads: Reads, path: Sequence[str]) -> Reads:
     return reads
 
 
-def _additions(text: str, spend: Spender) -> Sequence[Addition]:
-    if not text.startswith("["):
-        spend.charge(_YAML_STEPS * len(text))
-    linked = link_additions(operations_of(text, spend))
+def _additions(json_patch: str, spend: Spender) -> Sequence[Addition]:
+    if not json_patch.startswith("["):
+        spend.charge(_YAML_STEPS * len(json_patch))
+    linked = link_additions(operations_of(json_patch, spend))
     if linked is None:
         raise ReadsUnknown("operations")
     return linked.all
 
 
-def _texts(text: Json, leaves: Leaves) -> list[str]:
+def _texts(json_patch: Json, leaves: Leaves) -> list[str]:
     """Return the string of a JSON patch; if it contains an index, for two indexes."""
-    if type(text) is str:
-        return [text]
-    if type(text) is not Hole:
+    if type(json_patch) is str:
+        return [json_patch]
+    if type(json_patch) is not Hole:
         raise ReadsUnknown("text")
-    template = leaves.templates[text.number]
+    template = leaves.templates[json_patch.number]
     if type(template) is not Mixed:
         raise ReadsUnknown("text")
     for variable in template.variables:

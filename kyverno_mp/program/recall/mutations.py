@@ -71,12 +71,14 @@ class CachedMutation(NamedTuple):
 
     def outcome(self, request: Request) -> Mutations:
         """Return the outcome of running the rules on this request."""
-        text = mutated_text(request.object)
+        default_message = mutated_text(request.object)
         responses = [
             PolicyResponse(
                 policy,
                 [
-                    RuleResult(name, result.MUTATION, status, message or text)
+                    RuleResult(
+                        name, result.MUTATION, status, message or default_message
+                    )
                     for name, status, message in rows
                 ],
             )
@@ -101,12 +103,12 @@ class MutationCache:
 
     def is_met(self, key: MutationKey) -> bool:
         """Return whether the key occurred before and its outcome may be cached."""
-        known = self._met.get(key)
-        if known is None:
+        has_occurred = self._met.get(key)
+        if has_occurred is None:
             if len(self._met) >= RECALL_MUTATIONS_MAX:
                 self._met.clear()
             self._met[key] = True
-        return known is True
+        return has_occurred is True
 
     def keep(self, key: MutationKey, cached_mutation: CachedMutation | None) -> None:
         """Cache the outcome; None: record that it cannot be cached."""
@@ -168,13 +170,13 @@ class MutationRecall:
             part = orjson.dumps(target if self._cut is None else self._cut(target))
             if len(part) > RECALL_KEY_BYTES_MAX or _VARIABLE in part:
                 return None
-            texts = _texts_at(request, self._reads.request)
-            if texts is None:
+            strings = _texts_at(request, self._reads.request)
+            if strings is None:
                 return None
             matched = tuple([test(request) for test in self._matchers])
         except Exception:  # noqa: BLE001 - the failure of one rule, which will recur there
             return None
-        return self._name, part, texts, matched
+        return self._name, part, strings, matched
 
     def count(self, cached_mutation: CachedMutation | None) -> None:
         """Record whether a key was found."""
@@ -195,11 +197,11 @@ class MutationRecall:
         if done.refusal or done.left_out or done.reached is None:
             return None
         try:
-            found = self._found(key, request, done.reached[1])
-            if found is None:
+            cached = self._found(key, request, done.reached[1])
+            if cached is None:
                 return None
-            said = found.outcome(request).responses
-            return found if _rows(said) == _rows(done.responses) else None
+            responses = cached.outcome(request).responses
+            return cached if _rows(responses) == _rows(done.responses) else None
         except Exception:  # noqa: BLE001 - the review has its answer, which stays
             return None
 
@@ -209,15 +211,15 @@ class MutationRecall:
         """Return the outcome from the read fields alone, if it fits this request."""
         _, part, _, matched = key
         spend = _Bounded(RECALL_MUTATION_STEPS_MAX)
-        found = self._run(request, orjson.loads(part), matched, spend)
-        if found is None:
+        cached = self._run(request, orjson.loads(part), matched, spend)
+        if cached is None:
             return None
-        encoded = orjson.dumps(found.patch)
+        encoded = orjson.dumps(cached.patch)
         if len(encoded) > RECALL_PATCH_BYTES_MAX or _STRANGER in encoded:
             return None
-        after = apply_patch(request.object, found.patch, spend, strict=True)
+        after = apply_patch(request.object, cached.patch, spend, strict=True)
         # Compared as text, because in Python 1 equals 1.0 and true.
-        return found if _text_of(after) == _text_of(reached) else None
+        return cached if _text_of(after) == _text_of(reached) else None
 
     def _run(
         self, request: Request, part: Json, matched: Sequence[bool], spend: Spender
@@ -229,7 +231,7 @@ class MutationRecall:
         alike.review_request = {**(request.review_request or {}), "object": before}
         frame = request_root(alike)
         matches, resource = iter(matched), before
-        found = []
+        by_policy = []
         for policy, rules in self._policies:
             rows: list[_Row] = []
             is_over = False
@@ -240,13 +242,13 @@ class MutationRecall:
                 if patched is None or patched.status == result.ERROR:
                     return None
                 changed = patched.status == result.PASS
-                text = None if changed else patched.message
-                rows.append((rule.ir.name, patched.status, text))
+                message = None if changed else patched.message
+                rows.append((rule.ir.name, patched.status, message))
                 resource = patched.resource
                 is_over = changed and policy.apply_rules == "One"
             if rows:
-                found.append((policy, tuple(rows)))
-        return CachedMutation(tuple(found), diff(before, resource, spend))
+                by_policy.append((policy, tuple(rows)))
+        return CachedMutation(tuple(by_policy), diff(before, resource, spend))
 
 
 class _Bounded:
@@ -305,15 +307,15 @@ def _shape_of(target: dict[str, Json]) -> Shape | None:
 
 def _texts_at(request: Request, paths: Sequence[Path]) -> tuple[str | None, ...] | None:
     """Return the strings at paths of the review; None if any value is not a string."""
-    found: list[str | None] = []
+    strings: list[str | None] = []
     for path in paths:
         value: Json = request.review_request
         for name in path:
             value = value.get(name) if type(value) is dict else None
         if value is not None and (type(value) is not str or _OPENING in value):
             return None
-        found.append(value)
-    return tuple(found)
+        strings.append(value)
+    return tuple(strings)
 
 
 def _rows(responses: Sequence[PolicyResponse]) -> list[tuple[str, list[RuleResult]]]:

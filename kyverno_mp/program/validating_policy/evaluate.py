@@ -102,10 +102,10 @@ class LinkedValidatingPolicy:
     )
 
     def __init__(
-        self, ir: ValidatingPolicyIR, *, of: ValidatingPolicyIR | None = None
+        self, ir: ValidatingPolicyIR, *, full_policy: ValidatingPolicyIR | None = None
     ) -> None:
-        """``of``: the whole policy, if ``ir`` is only a part of it."""
-        self.ir = of or ir
+        """``full_policy``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = full_policy or ir
         constraints = [each.constraints for each in ir.bodies]
         self.grouping = MatchingCost(each for each in constraints if is_by_kind(each))
         """The cost of ``bodies_for``, once per RequestKind."""
@@ -216,9 +216,9 @@ class LinkedValidatingPolicy:
         policy = self.ir.policy
 
         def opened() -> KindScope:
-            own = KindScope(facts, shared, {}, 0, policy.namespace)
-            own.unset("exceptions")
-            return own
+            scope = KindScope(facts, shared, {}, 0, policy.namespace)
+            scope.unset("exceptions")
+            return scope
 
         return exempted(
             self._exceptions, facts, scope, opened, result.VALIDATION, policy
@@ -262,9 +262,9 @@ def message_of(validation: Validation, scope: KindScope, index: int) -> str:
 def annotated(
     annotations: Sequence[tuple[str, LinkedExpression]],
     scope: KindScope,
-    shown: Callable[[str], str] = "'{}'".format,
+    format_key: Callable[[str], str] = "'{}'".format,
 ) -> dict[str, str]:
-    """Return the audit annotations; ``shown`` formats their keys in errors.
+    """Return the audit annotations; ``format_key`` formats their keys in errors.
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
@@ -274,14 +274,14 @@ def annotated(
             value = scope.value(expression)
         except ExpressionFailed as error:
             message = (
-                f"failed to evaluate auditAnnotation {shown(key)}: {error.message}"
+                f"failed to evaluate auditAnnotation {format_key(key)}: {error.message}"
             )
             raise ExpressionFailed(error.code, message) from error
         if value is None:
             # KYVERNO: null compiles, but fails here (docs/behaviour/cel 6).
             raise ExpressionFailed(
                 "cel.annotation",
-                f"failed to convert auditAnnotation {shown(key)} expression: type"
+                f"failed to convert auditAnnotation {format_key(key)} expression: type"
                 " conversion error from 'null_type' to 'string'",
             )
         if value:

@@ -134,8 +134,8 @@ def _applying_in_review(
     SAFETY: otherwise, users who can create exceptions in one namespace could exhaust
     the budget of a cluster policy, which would then deny everything.
     """
-    runtime, left = facts.runtime, _EXCEPTIONS_COST_MAX
-    share = max(left // max(len(linked), 1), _EXCEPTION_COST_MIN)
+    runtime, cost_left = facts.runtime, _EXCEPTIONS_COST_MAX
+    share = max(cost_left // max(len(linked), 1), _EXCEPTION_COST_MIN)
     matching: list[CelExceptionIR] = []
     failures: list[str] = []
     for each in linked:
@@ -145,11 +145,11 @@ def _applying_in_review(
             matching.append(each.ir)
             continue
         key = each.ir.key
-        if left <= 0 or runtime.exception_steps >= EXCEPTION_STEPS_MAX:
+        if cost_left <= 0 or runtime.exception_steps >= EXCEPTION_STEPS_MAX:
             failures.append(f"{key}: the budget of all exceptions is exhausted")
             continue
         scope = opened()
-        cost = min(share, left)
+        cost = min(share, cost_left)
         scope.limit_cost(cost)
         rest = runtime.set_aside()
         try:
@@ -159,9 +159,9 @@ def _applying_in_review(
             failures.append(f"{key}: {error.message}")
         finally:
             runtime.restore(rest)
-            left -= cost - scope.cost_left + _EXCEPTION_COST
+            cost_left -= cost - scope.cost_left + _EXCEPTION_COST
     if failures and not facts.faults and facts.faults is not None:
-        others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        message = f"PolicyException {failures[0]}{others}"
+        suffix = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        message = f"PolicyException {failures[0]}{suffix}"
         facts.faults.append(ExpressionFailed("cel.exception", message))
     return matching

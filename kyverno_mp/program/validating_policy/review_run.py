@@ -143,15 +143,15 @@ def _namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Jso
     return None if namespace is None else {"spec": {}, "status": {}, **namespace}
 
 
-def bound(results: Sequence[RuleResult], left: int) -> int:
+def bound(results: Sequence[RuleResult], characters_left: int) -> int:
     """Shorten messages beyond the review's limit; return their number of characters."""
     count = 0
     for each in results:
         if each is PASSED or each is SKIPPED:
             continue
-        texts = (each.message, *each.properties.values())
-        count += sum(map(len, texts))
-        if count > left:
+        messages = (each.message, *each.properties.values())
+        count += sum(map(len, messages))
+        if count > characters_left:
             each.message = shortened(each.message)
             each.properties = {
                 name: shortened(value) for name, value in each.properties.items()

@@ -173,8 +173,8 @@ class KindScope(CelScope):
         namespace: str,
     ) -> None:
         """Create the variables; ``namespace``: "" for a cluster-wide policy."""
-        given = self.given(facts, shared, namespace)
-        self.open(shared, facts.runtime, Budget(cost), variables, given)
+        values = self.given(facts, shared, namespace)
+        self.open(shared, facts.runtime, Budget(cost), variables, values)
 
     def open(
         self,
@@ -182,15 +182,15 @@ class KindScope(CelScope):
         runtime: Runtime,
         budget: Budget,
         variables: dict[str, LinkedExpression],
-        given: tuple[Value, ...],
+        values: tuple[Value, ...],
     ) -> None:
-        """Set the variables; ``given`` has the values of all NAMES but the last."""
+        """Set the variables; ``values`` has the values of all NAMES but the last."""
         self._shared = shared
         self._runtime = runtime
         self._budget = budget
         self._variables = variables
         self._found = {}
-        self._values = given
+        self._values = values
 
     @staticmethod
     def given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
@@ -313,10 +313,10 @@ def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
         reviewed = {**reviewed, "apiVersion": api_version, "kind": name}
     if request.namespace and (group, name) != ("", "Namespace"):
         metadata = reviewed.get("metadata")
-        own = metadata if type(metadata) is dict else {}
-        if own.get("namespace") != request.namespace:
-            own = {**own, "namespace": request.namespace}
-            reviewed = {**reviewed, "metadata": own}
+        fields = metadata if type(metadata) is dict else {}
+        if fields.get("namespace") != request.namespace:
+            fields = {**fields, "namespace": request.namespace}
+            reviewed = {**reviewed, "metadata": fields}
     return reviewed
 
 

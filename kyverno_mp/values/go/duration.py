@@ -29,52 +29,56 @@ _FLOAT_LIMIT: Final = float(_LIMIT)
 _UNUSUAL: Final = re.compile(r'["\\]|[^\x20-\x7f]')
 
 
-def quote_text(text: str) -> str:
+def quote_text(string: str) -> str:
     r"""Quote as package time does: bytes outside printable ASCII become ``\xHH``."""
-    if text.isascii() and text.isprintable():
+    if string.isascii() and string.isprintable():
         # PERF: nearly all quoted strings are plain ASCII.
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        escaped = string.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    return f'"{_UNUSUAL.sub(_escaped, text)}"'
+    return f'"{_UNUSUAL.sub(_escaped, string)}"'
 
 
-def _escaped(found: re.Match[str]) -> str:
-    char = found.group()
+def _escaped(match: re.Match[str]) -> str:
+    char = match.group()
     if char in '"\\':
         return "\\" + char
     return "".join([f"\\x{byte:02x}" for byte in char.encode("utf-8", "replace")])
 
 
-def parse_duration(text: str) -> int | None:
+def parse_duration(duration: str) -> int | None:
     """Return the nanoseconds, or None if Go cannot parse the text.
 
     Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
     """
     # PERF: most strings tried here are names or images; their first character already
     # rules them out.
-    if not text or text[0] not in _FIRST or len(text) > DURATION_CHARACTERS_MAX:
+    if (
+        not duration
+        or duration[0] not in _FIRST
+        or len(duration) > DURATION_CHARACTERS_MAX
+    ):
         return None
-    parsed = _parse(text)
+    parsed = _parse(duration)
     return parsed if type(parsed) is int else None
 
 
-def duration_error(text: str) -> str:
+def duration_error(duration: str) -> str:
     """Return Go's error message for a string that ``parse_duration`` rejects."""
-    parsed = _parse(text)
+    parsed = _parse(duration)
     return parsed if type(parsed) is str else ""
 
 
-def _parse(text: str) -> int | str:
-    body = text[1:] if text[:1] in ("-", "+") and text else text
+def _parse(duration: str) -> int | str:
+    body = duration[1:] if duration[:1] in ("-", "+") and duration else duration
     if body == "0":
         return 0
-    invalid = "time: invalid duration " + quote_text(text)
+    invalid = "time: invalid duration " + quote_text(duration)
     if not body:
         return invalid
     total = 0
     position = 0
     while position < len(body):
-        read = _read_term(text, body, position)
+        read = _read_term(duration, body, position)
         if type(read) is str:
             return read or invalid
         assert type(read) is tuple
@@ -82,12 +86,12 @@ def _parse(text: str) -> int | str:
         total += term
         if total > _LIMIT:
             return invalid
-    if text[0] == "-":
+    if duration[0] == "-":
         return -total
     return total if total < _LIMIT else invalid
 
 
-def _read_term(text: str, body: str, position: int) -> tuple[int, int] | str:
+def _read_term(duration: str, body: str, position: int) -> tuple[int, int] | str:
     """Parse one number with its unit; "" stands for the common error message."""
     whole_end = _digits_end(body, position)
     fraction_end = whole_end
@@ -98,18 +102,20 @@ def _read_term(text: str, body: str, position: int) -> tuple[int, int] | str:
     unit_end = fraction_end
     while unit_end < len(body) and body[unit_end] not in ".0123456789":
         unit_end += 1
-    whole = _bounded_int(body[position:whole_end])
-    if whole is None:
+    integer = _bounded_int(body[position:whole_end])
+    if integer is None:
         return ""
     if unit_end == fraction_end:
-        return "time: missing unit in duration " + quote_text(text)
+        return "time: missing unit in duration " + quote_text(duration)
     name = body[fraction_end:unit_end]
     unit = _UNITS.get(name)
     if unit is None:
-        return f"time: unknown unit {quote_text(name)} in duration {quote_text(text)}"
-    if whole > _LIMIT // unit:
+        return (
+            f"time: unknown unit {quote_text(name)} in duration {quote_text(duration)}"
+        )
+    if integer > _LIMIT // unit:
         return ""
-    value = whole * unit + _fraction_ns(body[whole_end + 1 : fraction_end], unit)
+    value = integer * unit + _fraction_ns(body[whole_end + 1 : fraction_end], unit)
     return (value, unit_end) if value <= _LIMIT else ""
 
 
@@ -164,10 +170,10 @@ def duration_text(nanoseconds: int) -> str:
 
 
 def _decimal(value: int, places: int) -> str:
-    whole, fraction = divmod(value, 10**places)
+    integer, fraction = divmod(value, 10**places)
     if not fraction:
-        return str(whole)
-    return f"{whole}.{fraction:0{places}d}".rstrip("0")
+        return str(integer)
+    return f"{integer}.{fraction:0{places}d}".rstrip("0")
 
 
 def wrap_int64(value: int) -> int:

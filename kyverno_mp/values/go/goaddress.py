@@ -41,34 +41,34 @@ class _Odd(Exception):
         self.at = at
 
 
-def parse_address(text: str) -> Address | str:
+def parse_address(address: str) -> Address | str:
     """Return the address, or Go's error. Callers ensure that the text is short."""
     try:
-        return _parse(text)
+        return _parse(address)
     except _Odd as odd:
         at = f" (at {quote(odd.at)})" if odd.at else ""
-        return f"ParseAddr({quote(text)}): {odd.message}{at}"
+        return f"ParseAddr({quote(address)}): {odd.message}{at}"
 
 
-def _parse(text: str) -> Address:
-    first = _FIRST.search(text)
+def _parse(address: str) -> Address:
+    first = _FIRST.search(address)
     if first is None:
         raise _Odd("unable to parse IP")
     if first.group() == ".":
-        return Address(_octets(text))
+        return Address(_octets(address))
     if first.group() == "%":
         raise _Odd("missing IPv6 address")
-    head, mark, zone = text.partition("%")
+    head, mark, zone = address.partition("%")
     if mark and not zone:
         raise _Odd("zone must be a non-empty string")
     return Address(_groups(head), zone)
 
 
-def _octets(text: str) -> bytes:
+def _octets(address: str) -> bytes:
     """Parse ``a.b.c.d``."""
-    found: list[int] = []
+    octets: list[int] = []
     digits = ""
-    for at, char in enumerate(text):
+    for at, char in enumerate(address):
         if char in "0123456789":
             if digits == "0":
                 raise _Odd("IPv4 field has octet with leading zero")
@@ -76,89 +76,90 @@ def _octets(text: str) -> bytes:
             if int(digits) > _OCTET_MAX:
                 raise _Odd("IPv4 field has value >255")
         elif char != ".":
-            raise _Odd("unexpected character", text[at:])
-        elif not digits or at == len(text) - 1:
-            raise _Odd("IPv4 field must have at least one digit", text[at:])
-        elif len(found) == _OCTETS - 1:
+            raise _Odd("unexpected character", address[at:])
+        elif not digits or at == len(address) - 1:
+            raise _Odd("IPv4 field must have at least one digit", address[at:])
+        elif len(octets) == _OCTETS - 1:
             raise _Odd("IPv4 address too long")
         else:
-            found.append(int(digits))
+            octets.append(int(digits))
             digits = ""
-    if len(found) < _OCTETS - 1:
+    if len(octets) < _OCTETS - 1:
         raise _Odd("IPv4 address too short")
-    return bytes((*found, int(digits or "0")))
+    return bytes((*octets, int(digits or "0")))
 
 
-def _groups(text: str) -> bytes:
+def _groups(address: str) -> bytes:
     """Parse groups of hexadecimal digits, one ``::`` and an IPv4 address at the end."""
-    found = bytearray()
+    data = bytearray()
     ellipsis = -1
-    if text.startswith("::"):
-        ellipsis, text = 0, text[2:]
-        if not text:
+    if address.startswith("::"):
+        ellipsis, address = 0, address[2:]
+        if not address:
             return bytes(_BYTES)
-    while len(found) < _BYTES:
-        digits = _digits(text)
-        if text[len(digits) : len(digits) + 1] == ".":
-            found += _embedded(text, len(found), has_ellipsis=ellipsis >= 0)
-            text = ""
+    while len(data) < _BYTES:
+        digits = _digits(address)
+        if address[len(digits) : len(digits) + 1] == ".":
+            data += _embedded(address, len(data), has_ellipsis=ellipsis >= 0)
+            address = ""
             break
-        found += int(digits, 16).to_bytes(2)
-        text = _after_colon(text[len(digits) :])
-        if not text:
+        data += int(digits, 16).to_bytes(2)
+        address = _after_colon(address[len(digits) :])
+        if not address:
             break
-        if text[0] == ":":
+        if address[0] == ":":
             if ellipsis >= 0:
-                raise _Odd("multiple :: in address", text)
-            ellipsis, text = len(found), text[1:]
-            if not text:
+                raise _Odd("multiple :: in address", address)
+            ellipsis, address = len(data), address[1:]
+            if not address:
                 break
-    if text:
-        raise _Odd("trailing garbage after address", text)
-    return _filled(bytes(found), ellipsis)
+    if address:
+        raise _Odd("trailing garbage after address", address)
+    return _filled(bytes(data), ellipsis)
 
 
-def _digits(text: str) -> str:
+def _digits(address: str) -> str:
     """Return the hexadecimal digits at the beginning."""
-    found = _HEX.match(text)
-    digits = found.group() if found else ""
+    match = _HEX.match(address)
+    digits = match.group() if match else ""
     if len(digits) > _DIGITS_MAX:
-        raise _Odd("each group must have 4 or less digits", text)
+        raise _Odd("each group must have 4 or less digits", address)
     if not digits:
         named = "each colon-separated field must have at least one digit"
-        raise _Odd(named, text)
+        raise _Odd(named, address)
     return digits
 
 
-def _after_colon(text: str) -> str:
+def _after_colon(address: str) -> str:
     """Return the text after the colon that follows a group; "" at the end."""
-    if not text:
+    if not address:
         return ""
-    if text[0] != ":":
-        raise _Odd("unexpected character, want colon", text)
-    if len(text) == 1:
-        raise _Odd("colon must be followed by more characters", text)
-    return text[1:]
+    if address[0] != ":":
+        raise _Odd("unexpected character, want colon", address)
+    if len(address) == 1:
+        raise _Odd("colon must be followed by more characters", address)
+    return address[1:]
 
 
-def _embedded(text: str, place: int, *, has_ellipsis: bool) -> bytes:
-    if not has_ellipsis and place != _LAST_IPV4:
+def _embedded(address: str, position: int, *, has_ellipsis: bool) -> bytes:
+    if not has_ellipsis and position != _LAST_IPV4:
         raise _Odd(
-            "embedded IPv4 address must replace the final 2 fields of the address", text
+            "embedded IPv4 address must replace the final 2 fields of the address",
+            address,
         )
-    if place > _LAST_IPV4:
+    if position > _LAST_IPV4:
         raise _Odd(
             "too many hex fields to fit an embedded IPv4 at the end of the address",
-            text,
+            address,
         )
-    return _octets(text)
+    return _octets(address)
 
 
-def _filled(found: bytes, ellipsis: int) -> bytes:
-    if len(found) < _BYTES:
+def _filled(data: bytes, ellipsis: int) -> bytes:
+    if len(data) < _BYTES:
         if ellipsis < 0:
             raise _Odd("address string too short")
-        return found[:ellipsis] + _ZERO * (_BYTES - len(found)) + found[ellipsis:]
+        return data[:ellipsis] + _ZERO * (_BYTES - len(data)) + data[ellipsis:]
     if ellipsis >= 0:
         raise _Odd("the :: must expand to at least one field of zeros")
-    return found
+    return data

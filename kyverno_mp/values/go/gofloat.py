@@ -25,9 +25,9 @@ _HEX: Final = re.compile(
 _INFINITE: Final = re.compile(r"([+-]?)inf(?:inity)?\Z", re.IGNORECASE | re.ASCII)
 
 
-def parse_float(text: str) -> float | None:
+def parse_float(number: str) -> float | None:
     """Parse like strconv.ParseFloat(text, 64); None if it returns an error."""
-    plain = without_underscores(text)
+    plain = without_underscores(number)
     if plain is None:
         return None
     if _DECIMAL.match(plain):
@@ -38,15 +38,15 @@ def parse_float(text: str) -> float | None:
             return float.fromhex(plain)
         except OverflowError:
             return None
-    if found := _INFINITE.match(plain):
-        return -math.inf if found[1] == "-" else math.inf
+    if match := _INFINITE.match(plain):
+        return -math.inf if match[1] == "-" else math.inf
     # GO: nan has no sign.
     return math.nan if plain.lower() == "nan" else None
 
 
-def without_underscores(text: str) -> str | None:
+def without_underscores(number: str) -> str | None:
     """Return a number's text without its underscores; None if one is misplaced."""
-    if "_" not in text:
-        return text
-    wrong = _WRONG_HEX if _HEX_START.match(text) else _WRONG
-    return None if wrong.search(text) else text.replace("_", "")
+    if "_" not in number:
+        return number
+    wrong = _WRONG_HEX if _HEX_START.match(number) else _WRONG
+    return None if wrong.search(number) else number.replace("_", "")

@@ -27,27 +27,27 @@ class JsonInvalid(ValueError):
     """The text is not JSON; the message is Go's."""
 
 
-def decode_json(text: str, charge: Charge = uncharged) -> Json:
+def decode_json(document: str, charge: Charge = uncharged) -> Json:
     """Decode JSON strictly; numbers become floats, and the last of equal keys wins.
 
     ``charge`` is called with the steps for reading each character.
     Raises: JsonInvalid.
     """
-    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
-        _check_depth(text, charge)
+    if document.count("[") + document.count("{") > JSON_DEPTH_MAX:
+        _check_depth(document, charge)
     try:
-        value = json.loads(text, parse_int=_to_float, parse_constant=_refuse)
+        value = json.loads(document, parse_int=_to_float, parse_constant=_refuse)
     except OverflowError as error:
         raise JsonInvalid(str(error)) from None
     except (ValueError, RecursionError):
-        charge(len(text))
-        raise JsonInvalid(error_text(text)) from None
-    if "\\ud" in text or "\\uD" in text:
-        charge(len(text))
+        charge(len(document))
+        raise JsonInvalid(error_text(document)) from None
+    if "\\ud" in document or "\\uD" in document:
+        charge(len(document))
         return without_bytes(value)
-    if "e" in text or "E" in text:
-        charge(len(text) // 4)
-        _check_finite(value, text)
+    if "e" in document or "E" in document:
+        charge(len(document) // 4)
+        _check_finite(value, document)
     return value
 
 
@@ -60,10 +60,10 @@ def decode_parts(data: bytes, parts_max: int) -> Json:
     if data.count(b",") > parts_max:
         raise JsonInvalid(f"it has more than {parts_max} parts")
     try:
-        text = data.decode()
+        document = data.decode()
     except UnicodeDecodeError as error:
         raise JsonInvalid("it is not UTF-8") from error
-    return decode_json(text)
+    return decode_json(document)
 
 
 def _to_float(digits: str) -> float:
@@ -81,14 +81,15 @@ def _refuse(name: str) -> float:
     raise ValueError(name)
 
 
-def _check_finite(value: Json, text: str) -> None:
+def _check_finite(value: Json, document: str) -> None:
     """Reject numbers such as 1e999, which float() converts to infinity."""
     stack = [value]
     while stack:
         item = stack.pop()
         if type(item) is float and math.isinf(item):
             digits = next(
-                (word for word in _numbers(text) if math.isinf(float(word))), "1e999"
+                (word for word in _numbers(document) if math.isinf(float(word))),
+                "1e999",
             )
             raise JsonInvalid(_number_error(digits))
         if type(item) is list:
@@ -97,10 +98,10 @@ def _check_finite(value: Json, text: str) -> None:
             stack.extend(item.values())
 
 
-def _numbers(text: str) -> list[str]:
-    kept = "".join(char if char in "0123456789+-.eE" else " " for char in text)
+def _numbers(document: str) -> list[str]:
+    cleaned = "".join(char if char in "0123456789+-.eE" else " " for char in document)
     numbers = []
-    for word in kept.split():
+    for word in cleaned.split():
         try:
             float(word)
         except ValueError:
@@ -109,19 +110,24 @@ def _numbers(text: str) -> list[str]:
     return numbers
 
 
-def decoded_bytes(text: str) -> int:
+def decoded_bytes(document: str) -> int:
     """Return an upper bound for the memory of a decoded JSON text."""
-    counts = (text.count("{"), text.count("["), text.count(","), text.count('"'))
-    return 2 * len(text) * width_of(text) + sum(
+    counts = (
+        document.count("{"),
+        document.count("["),
+        document.count(","),
+        document.count('"'),
+    )
+    return 2 * len(document) * width_of(document) + sum(
         count * size for count, size in zip(counts, _VALUE_BYTES, strict=True)
     )
 
 
-def _check_depth(text: str, charge: Charge) -> None:
+def _check_depth(document: str, charge: Charge) -> None:
     depth = 0
     in_string = False
     escaped = False
-    for at, char in enumerate(text):
+    for at, char in enumerate(document):
         if not at % _PORTION:
             charge(_PORTION // 4)
         if in_string:
@@ -151,13 +157,13 @@ def without_bytes(value: Json) -> Json:
 _END: Final = "unexpected end of JSON input"
 
 
-def error_text(text: str) -> str:
+def error_text(document: str) -> str:
     """Return the error message of Go's scanner for the first invalid byte."""
-    scanner = _Scanner(text)
+    scanner = _Scanner(document)
     try:
         scanner.value("looking for beginning of value")
         scanner.space()
-        if scanner.at < len(text):
+        if scanner.at < len(document):
             scanner.fail("after top-level value")
     except JsonInvalid as error:
         return str(error)
@@ -169,8 +175,8 @@ def error_text(text: str) -> str:
 class _Scanner:
     """A slow second parser that only produces the error message."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, document: str) -> None:
+        self.text = document
         self.at = 0
 
     def char(self) -> str:
@@ -313,5 +319,5 @@ def _quote_char(char: str) -> str:
     byte = text_bytes(char)[0]
     if byte < 0x20 or byte == 0x7F:  # noqa: PLR2004 - control characters
         return f"'\\x{byte:02x}'"
-    shown = chr(byte)
-    return f"'{shown}'" if shown.isprintable() else f"'\\u{byte:04x}'"
+    character = chr(byte)
+    return f"'{character}'" if character.isprintable() else f"'\\u{byte:04x}'"

@@ -26,11 +26,16 @@ _INVALID: Final = range(0xDC80, 0xDD00)
 """The invalid bytes 0x80 to 0xff, as Python's surrogateescape keeps them."""
 
 
-def quote(text: str) -> str:
+def quote(string: str) -> str:
     """Return the text in double quotes."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return f'"{"".join(map(_escaped, text))}"'
+    if (
+        string.isascii()
+        and string.isprintable()
+        and '"' not in string
+        and "\\" not in string
+    ):
+        return f'"{string}"'
+    return f'"{"".join(map(_escaped, string))}"'
 
 
 def _escaped(char: str) -> str:

@@ -37,7 +37,10 @@ def folded(name: str) -> str:
     """
     if name.isascii():
         return name.lower()
-    return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
+    return "".join(
+        low if len(low := character.casefold()) == 1 else character
+        for character in name
+    )
 
 
 _ITEM_CHARACTERS: Final = 8
@@ -110,16 +113,16 @@ def _digits(value: float) -> tuple[str, str, int]:
 
 def repr_e(value: float) -> str:
     """Print the shortest digits that parse back to ``value``, with an exponent."""
-    text = repr(value)
-    if "e" in text:
-        return text
-    sign = "-" if text[0] == "-" else ""
-    whole, _, fraction = text.lstrip("-").partition(".")
-    digits = whole + fraction
+    printed = repr(value)
+    if "e" in printed:
+        return printed
+    sign = "-" if printed[0] == "-" else ""
+    integer, _, fraction = printed.lstrip("-").partition(".")
+    digits = integer + fraction
     stripped = digits.lstrip("0")
     if not stripped:
         return f"{sign}0e0"
-    exponent = len(whole) - 1 - (len(digits) - len(stripped))
+    exponent = len(integer) - 1 - (len(digits) - len(stripped))
     return f"{sign}{stripped[0]}.{stripped[1:] or '0'}e{exponent}"
 
 
@@ -140,9 +143,9 @@ def _with_exponent(sign: str, digits: str, exponent: int, mark: str) -> str:
 def _plain(sign: str, digits: str, exponent: int) -> str:
     if exponent < 0:
         return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
-    whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+    integer = digits[: exponent + 1].ljust(exponent + 1, "0")
     fraction = digits[exponent + 1 :]
-    return f"{sign}{whole}.{fraction}" if fraction else sign + whole
+    return f"{sign}{integer}.{fraction}" if fraction else sign + integer
 
 
 def float_g(value: float) -> str:
@@ -180,10 +183,10 @@ def float32_plain(value: float) -> str:
         return special
     narrowed = struct.unpack("f", packed)[0]
     for precision in range(9):
-        text = f"{narrowed:.{precision}e}"
-        if struct.pack("f", float(text)) == packed:
+        printed = f"{narrowed:.{precision}e}"
+        if struct.pack("f", float(printed)) == packed:
             break
-    return _plain(*_digits(float(text)))
+    return _plain(*_digits(float(printed)))
 
 
 def float_json(value: float) -> str:
@@ -197,15 +200,15 @@ def float_json(value: float) -> str:
             "values.unsupported", f"json: unsupported value: {special}"
         )
     if value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - plain digits
-        text = str(int(value))
-        return "-0" if text == "0" and math.copysign(1.0, value) < 0 else text
+        printed = str(int(value))
+        return "-0" if printed == "0" and math.copysign(1.0, value) < 0 else printed
     sign, digits, exponent = _digits(value)
     if -6 <= exponent < 21:  # noqa: PLR2004 - the limits of ECMAScript
         return _plain(sign, digits, exponent)
-    text = _with_exponent(sign, digits, exponent, "e")
-    if text[-4:-1] == "e-0":
-        text = text[:-2] + text[-1]
-    return text
+    printed = _with_exponent(sign, digits, exponent, "e")
+    if printed[-4:-1] == "e-0":
+        printed = printed[:-2] + printed[-1]
+    return printed
 
 
 def json_text(
@@ -235,9 +238,9 @@ def json_text(
     return "".join(parts)
 
 
-def json_string(text: str, *, escape_html: bool = True) -> str:
+def json_string(string: str, *, escape_html: bool = True) -> str:
     """Print one string like encoding/json, including the quotes."""
-    quoted = encode_basestring(text)
+    quoted = encode_basestring(string)
     try:
         is_unusual = _UNUSUAL.search(quoted) is not None
     except UnicodeEncodeError:
@@ -250,27 +253,27 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
     return quoted
 
 
-def replaced_bytes(text: str) -> str:
+def replaced_bytes(string: str) -> str:
     """Replace invalid characters with U+FFFD."""
-    return _NO_CHARACTER.sub("\ufffd", text)
+    return _NO_CHARACTER.sub("\ufffd", string)
 
 
-def text_bytes(text: str) -> bytes:
+def text_bytes(string: str) -> bytes:
     """Return the UTF-8 of a string, including the invalid bytes kept in it."""
     try:
-        return text.encode("utf-8", "surrogateescape")
+        return string.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        return replaced_bytes(text).encode()
+        return replaced_bytes(string).encode()
 
 
-def _write_text(text: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
+def _write_text(string: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
     """Write one string, in portions if it is long: quoting can multiply it by six."""
-    if len(text) <= _PORTION:
-        write(json_string(text, escape_html=html))
+    if len(string) <= _PORTION:
+        write(json_string(string, escape_html=html))
         return
     write('"')
-    for start in range(0, len(text), _PORTION):
-        write(json_string(text[start : start + _PORTION], escape_html=html)[1:-1])
+    for start in range(0, len(string), _PORTION):
+        write(json_string(string[start : start + _PORTION], escape_html=html)[1:-1])
     write('"')
 
 

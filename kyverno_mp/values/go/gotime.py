@@ -64,24 +64,26 @@ class GoTime(NamedTuple):
     def rfc3339(self) -> str:
         """Print without a fraction, with ``Z`` for offset zero."""
         year, month, day, hour, minute, second = self.civil()
-        shown = f"{year:04d}" if year >= 0 else f"-{-year:04d}"
-        text = f"{shown}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
+        year_digits = f"{year:04d}" if year >= 0 else f"-{-year:04d}"
+        moment = (
+            f"{year_digits}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
+        )
         if not self.offset_s:
-            return text + "Z"
+            return moment + "Z"
         # Go truncates towards zero, so the seconds of an offset are lost.
         minutes = abs(self.offset_s) // 60
         sign = "-" if self.offset_s < 0 and minutes else "+"
-        return f"{text}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
+        return f"{moment}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def from_datetime(moment: datetime) -> GoTime:
     """Convert an aware datetime and keep its offset."""
-    whole = moment.astimezone(UTC)
-    days = whole.toordinal() + 366 - EPOCH_DAYS - 1
-    seconds = days * DAY_S + whole.hour * 3600 + whole.minute * 60 + whole.second
+    utc = moment.astimezone(UTC)
+    days = utc.toordinal() + 366 - EPOCH_DAYS - 1
+    seconds = days * DAY_S + utc.hour * 3600 + utc.minute * 60 + utc.second
     shift = moment.utcoffset()
     offset = int(shift.total_seconds()) if shift is not None else 0
-    return GoTime(seconds, whole.microsecond * 1000, offset)
+    return GoTime(seconds, utc.microsecond * 1000, offset)
 
 
 def from_unix(seconds: int) -> GoTime:

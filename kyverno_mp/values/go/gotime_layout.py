@@ -23,10 +23,10 @@ def split_layout(layout: str) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[str, str]] = []
     start = position = 0
     while True:
-        found = _CHUNK.search(layout, position)
-        if found is None:
+        match = _CHUNK.search(layout, position)
+        if match is None:
             return (*pairs, (layout[start:], ""))
-        chunk, begin, end = found.group(), found.start(), found.end()
+        chunk, begin, end = match.group(), match.start(), match.end()
         following = layout[end : end + 1]
         if (chunk in ("Jan", "Mon") and "a" <= following <= "z") or (
             chunk[0] in ".," and "0" <= following <= "9"

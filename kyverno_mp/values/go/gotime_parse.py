@@ -59,7 +59,7 @@ _OFFSET_FORMS: Final = {
 }
 _ZONE_LENGTHS: Final = (3, 4)
 """A zone with this number of capital letters must not be followed by another one."""
-_OFFSETS: Final = {form: re2.compile(text) for form, text in _OFFSET_FORMS.items()}
+_OFFSETS: Final = {form: re2.compile(regex) for form, regex in _OFFSET_FORMS.items()}
 _ZONE: Final = re2.compile(
     r"ChST|MeST|GMT|[+-]\d+|[A-Z]{6}|[A-Z]{4}T|WITA|[A-Z]{3}T|[A-Z]{3}"
 )
@@ -88,10 +88,10 @@ def is_time(value: str) -> bool:
 
 
 def _parse_fast(value: str) -> GoTime | None:
-    found = _FAST.fullmatch(value)
-    if found is None:
+    match = _FAST.fullmatch(value)
+    if match is None:
         return None
-    *numbers, fraction, sign, zone_hour, zone_minute = found.groups()
+    *numbers, fraction, sign, zone_hour, zone_minute = match.groups()
     year, month, day, hour, minute, second = map(int, numbers)
     offset = 0
     if sign:
@@ -156,15 +156,15 @@ class _LayoutParser:
 
     def _skip(self, prefix: str) -> None:
         """Skip literal text; a run of spaces matches any run of spaces."""
-        wanted = prefix
-        while wanted:
-            if wanted[0] == " ":
+        literal = prefix
+        while literal:
+            if literal[0] == " ":
                 if self.value and self.value[0] != " ":
                     raise self._mismatch(prefix, self.value)
-                wanted = wanted.lstrip(" ")
+                literal = literal.lstrip(" ")
                 self.value = self.value.lstrip(" ")
-            elif self.value[:1] == wanted[0]:
-                wanted = wanted[1:]
+            elif self.value[:1] == literal[0]:
+                literal = literal[1:]
                 self.value = self.value[1:]
             else:
                 raise self._mismatch(prefix, self.value)
@@ -245,21 +245,21 @@ class _LayoutParser:
     def _read_name(self, chunk: str) -> None:
         names, length = _NAMES[chunk]
         for index, name in enumerate(names):
-            shown = name[:length]
-            if self.value[: len(shown)].lower() == shown.lower():
-                self.value = self.value[len(shown) :]
+            abbreviation = name[:length]
+            if self.value[: len(abbreviation)].lower() == abbreviation.lower():
+                self.value = self.value[len(abbreviation) :]
                 if names is _MONTHS:
                     self.month = index + 1
                 return
         raise _Bad
 
     def _read_year(self, chunk: str) -> None:
-        text = self.value[: len(chunk)]
-        body = text[1:] if len(chunk) == 2 and text[:1] in ("+", "-") else text  # noqa: PLR2004 - "06"
-        if len(text) < len(chunk) or _leading_digits(body) != body:
+        digits = self.value[: len(chunk)]
+        body = digits[1:] if len(chunk) == 2 and digits[:1] in ("+", "-") else digits  # noqa: PLR2004 - "06"
+        if len(digits) < len(chunk) or _leading_digits(body) != body:
             raise _Bad
         self.value = self.value[len(chunk) :]
-        self.year = int(text)
+        self.year = int(digits)
         if len(chunk) == 2:  # noqa: PLR2004 - "06"
             self.year += 1900 if self.year >= 69 else 2000  # noqa: PLR2004 - Go's rule
 
@@ -285,8 +285,8 @@ class _LayoutParser:
             self.utc = True
             self.value = self.value[3:]
             return
-        found = _ZONE.match(self.value)
-        zone = found.group() if found else ""
+        match = _ZONE.match(self.value)
+        zone = match.group() if match else ""
         length = len(zone)
         if zone == "GMT":
             length += _signed_hours_length(self.value[3:])
@@ -305,10 +305,10 @@ class _LayoutParser:
             self.utc = True
             self.value = self.value[1:]
             return
-        found = _OFFSETS[chunk[1:]].match(self.value)
-        if found is None:
+        match = _OFFSETS[chunk[1:]].match(self.value)
+        if match is None:
             raise _Bad
-        sign, *parts = found.groups()
+        sign, *parts = match.groups()
         hours, minutes, seconds = (int(part or "0") for part in parts)
         for number, most, name in (
             (hours, 24, "hour"),
@@ -319,7 +319,7 @@ class _LayoutParser:
                 raise _Range("time zone offset " + name)
         offset = (hours * 60 + minutes) * 60 + seconds
         self.offset = -offset if sign == "-" else offset
-        self.value = self.value[found.end() :]
+        self.value = self.value[match.end() :]
 
     def _finish(self) -> GoTime:
         if self.half == "PM" and self.hour < 12:  # noqa: PLR2004 - noon
@@ -378,20 +378,20 @@ _NAMES: Final = {
 }
 
 
-def _leading_digits(text: str) -> str:
+def _leading_digits(value: str) -> str:
     end = 0
-    while end < len(text) and "0" <= text[end] <= "9":
+    while end < len(value) and "0" <= value[end] <= "9":
         end += 1
-    return text[:end]
+    return value[:end]
 
 
-def _capitals(text: str) -> int:
+def _capitals(value: str) -> int:
     count = 0
-    while count < min(len(text), 6) and "A" <= text[count] <= "Z":
+    while count < min(len(value), 6) and "A" <= value[count] <= "Z":
         count += 1
     return count
 
 
-def _signed_hours_length(text: str) -> int:
-    digits = _leading_digits(text[1:20]) if text[:1] in ("+", "-") else ""
+def _signed_hours_length(value: str) -> int:
+    digits = _leading_digits(value[1:20]) if value[:1] in ("+", "-") else ""
     return 1 + len(digits) if digits and int(digits) <= 23 else 0  # noqa: PLR2004 - hours

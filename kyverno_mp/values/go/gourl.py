@@ -71,40 +71,40 @@ class Url(NamedTuple):
         return port if colon and _PORT.fullmatch(f":{port}") else ""
 
 
-def parse_url(text: str) -> Url | str:
+def parse_url(raw_url: str) -> Url | str:
     """Parse an absolute URL or path; return Go's error for anything else."""
-    if _CONTROL.search(text):
+    if _CONTROL.search(raw_url):
         return "net/url: invalid control character in URL"
-    if not text:
+    if not raw_url:
         return "empty url"
-    if text == "*":
+    if raw_url == "*":
         return Url(path="*")
-    if text.startswith(":"):
+    if raw_url.startswith(":"):
         return "missing protocol scheme"
     # KYVERNO: the whole text must be valid with "#" as a part of the path or query;
     # then it is parsed again without the fragment.
-    problem = _parse(text, via_request=True)
+    problem = _parse(raw_url, via_request=True)
     if type(problem) is str:
         return problem
-    text, _, fragment = text.partition("#")
-    found = _parse(text, via_request=False)
-    if type(found) is str or not fragment:
-        return found
-    assert type(found) is Url
+    raw_url, _, fragment = raw_url.partition("#")
+    url = _parse(raw_url, via_request=False)
+    if type(url) is str or not fragment:
+        return url
+    assert type(url) is Url
     bad = _bad_escape(fragment)
-    shown = _escaped(fragment, _FRAGMENT_VALID, _FRAGMENT_KEPT)
-    return bad or found._replace(fragment=shown)
+    escaped = _escaped(fragment, _FRAGMENT_VALID, _FRAGMENT_KEPT)
+    return bad or url._replace(fragment=escaped)
 
 
-def _parse(text: str, *, via_request: bool) -> Url | str:
-    match = _SCHEME.match(text)
+def _parse(raw_url: str, *, via_request: bool) -> Url | str:
+    match = _SCHEME.match(raw_url)
     scheme = match[1].lower() if match else ""
-    rest = text[match.end() :] if match else text
+    rest = raw_url[match.end() :] if match else raw_url
     rest, mark, query = rest.partition("?")
-    found = Url(scheme, query=query, has_query=bool(mark))
+    url = Url(scheme, query=query, has_query=bool(mark))
     if not rest.startswith("/"):
         if scheme:
-            return found._replace(opaque=rest)
+            return url._replace(opaque=rest)
         if via_request:
             return "invalid URI for request"
         if ":" in rest.partition("/")[0]:
@@ -113,26 +113,26 @@ def _parse(text: str, *, via_request: bool) -> Url | str:
     if is_absolute and rest.startswith("//"):
         authority, slash, tail = rest[2:].partition("/")
         rest = slash + tail
-        placed = _with_authority(found, authority)
+        placed = _with_authority(url, authority)
         if type(placed) is str:
             return placed
         assert type(placed) is Url
-        found = placed
+        url = placed
     elif scheme and rest.startswith("/"):
-        found = found._replace(omits_host=True)
+        url = url._replace(omits_host=True)
     bad = _bad_escape(rest)
-    return bad or found._replace(path=_escaped(rest, _PATH_VALID, _PATH_KEPT))
+    return bad or url._replace(path=_escaped(rest, _PATH_VALID, _PATH_KEPT))
 
 
 def _with_authority(url: Url, authority: str) -> Url | str:
     user, at, host = authority.rpartition("@")
-    found = _host(url.scheme, host)
-    if type(found) is not list:
-        return str(found)
+    parsed = _host(url.scheme, host)
+    if type(parsed) is not list:
+        return str(parsed)
     if at and not _USER.fullmatch(user):
         return "net/url: invalid userinfo"
     bad = _bad_escape(user)
-    return bad or url._replace(host=found[0], user=user if at else None)
+    return bad or url._replace(host=parsed[0], user=user if at else None)
 
 
 def _host(scheme: str, host: str) -> list[str] | str:
@@ -153,11 +153,11 @@ def _host(scheme: str, host: str) -> list[str] | str:
     return bad or [_unescaped(host)]
 
 
-def is_authority(text: str) -> bool:
+def is_authority(authority: str) -> bool:
     """Return whether Go accepts the text unchanged as a host and port."""
-    if not _AUTHORITY.fullmatch(text):
+    if not _AUTHORITY.fullmatch(authority):
         return False
-    return _host("", text) == [text]
+    return _host("", authority) == [authority]
 
 
 def _literal(host: str) -> list[str] | str:
@@ -183,13 +183,13 @@ def _literal(host: str) -> list[str] | str:
     return "invalid IP-literal" if address.is_v4 else [f"[{name}]{port}"]
 
 
-def _bad_escape(text: str) -> str:
-    if "%" not in text:
+def _bad_escape(part: str) -> str:
+    if "%" not in part:
         return ""
-    bad = _BAD_ESCAPE.search(text)
+    bad = _BAD_ESCAPE.search(part)
     if bad is None:
         return ""
-    return f"invalid URL escape {quote(text[bad.start() : bad.start() + 3])}"
+    return f"invalid URL escape {quote(part[bad.start() : bad.start() + 3])}"
 
 
 def _host_problem(host: str) -> str:
@@ -197,8 +197,8 @@ def _host_problem(host: str) -> str:
     problems: list[tuple[int, str]] = []
     odd = _HOST_ODD.search(host)
     if odd is not None:
-        text = f"invalid character {quote(odd.group())} in host name"
-        problems.append((odd.start(), text))
+        message = f"invalid character {quote(odd.group())} in host name"
+        problems.append((odd.start(), message))
     for pattern in (_BAD_ESCAPE, _HOST_ESCAPE):
         bad = pattern.search(host)
         if bad is not None:
@@ -226,17 +226,17 @@ def _is_plain(char: str) -> bool:
     return char < "\x80" and char != "%" and not _HOST_ODD.match(char)
 
 
-def _unescaped(text: str) -> str:
-    if "%" not in text:
-        return text
-    return unquote_to_bytes(text_bytes(text)).decode(errors="replace")
+def _unescaped(part: str) -> str:
+    if "%" not in part:
+        return part
+    return unquote_to_bytes(text_bytes(part)).decode(errors="replace")
 
 
-def _escaped(text: str, valid: re.Pattern[str], kept: str) -> str:
+def _escaped(part: str, valid: re.Pattern[str], safe: str) -> str:
     """Return a validly escaped part unchanged; otherwise escape all of it again."""
-    if valid.fullmatch(text):
-        return text
-    return quote_bytes(unquote_to_bytes(text_bytes(text)), kept)
+    if valid.fullmatch(part):
+        return part
+    return quote_bytes(unquote_to_bytes(text_bytes(part)), safe)
 
 
 def query_values(query: str) -> Iterator[tuple[str, str]]:

@@ -74,26 +74,26 @@ _ESCAPES: Final = {
 }  # fmt: skip
 
 
-def block_text(texts: Mapping[str, Mapping[str, str]]) -> str:
+def block_text(messages: Mapping[str, Mapping[str, str]]) -> str:
     """Write the map; the text ends with a line break.
 
     Shape: ``{"p": {"r": "a: b"}}`` becomes the two lines ``p:`` and ``  r: 'a: b'``.
     Inner maps must not be empty.
     """
     parts: list[str] = []
-    for policy in _remembered_order(tuple(texts)):
+    for policy in _remembered_order(tuple(messages)):
         simple, head = _remembered_head(policy)
         parts.append(head)
-        rules = tuple(texts[policy])
+        rules = tuple(messages[policy])
         for number, rule in enumerate(_remembered_order(rules)):
             # After a long key, the first key of its map is on the same line as the
             # indicator.
             pad = "" if number == 0 and not simple else "  "
-            text = texts[policy][rule]
-            if len(rule) + len(text) > _REMEMBERED_TEXT_MAX:
-                parts.append(_entry(pad, rule, text))
+            message = messages[policy][rule]
+            if len(rule) + len(message) > _REMEMBERED_TEXT_MAX:
+                parts.append(_entry(pad, rule, message))
             else:
-                parts.append(_remembered(pad, rule, text))
+                parts.append(_remembered(pad, rule, message))
     return "".join(parts)
 
 
@@ -129,89 +129,93 @@ def _entry(pad: str, key: str, value: str) -> str:
 _remembered = lru_cache(maxsize=_REMEMBERED_TEXTS)(_entry)
 
 
-def _is_simple_key(text: str) -> bool:
-    if _ANY_BREAK.search(text):
+def _is_simple_key(key: str) -> bool:
+    if _ANY_BREAK.search(key):
         return False
-    return len(text.encode()) <= _SIMPLE_KEY_BYTES_MAX
+    return len(key.encode()) <= _SIMPLE_KEY_BYTES_MAX
 
 
-def _simple_key(text: str) -> str:
+def _simple_key(key: str) -> str:
     """Write a key that precedes its colon: never folded, never a block."""
-    style = _style(text)
+    style = _style(key)
     if style == "plain":
-        return text
+        return key
     return (
-        _single_quoted(text, None, 0)
+        _single_quoted(key, None, 0)
         if style == "single"
-        else _double_quoted(text, None, 0)
+        else _double_quoted(key, None, 0)
     )
 
 
-def _line(head: str, text: str, *, column: int, indent: int) -> str:
+def _line(head: str, scalar: str, *, column: int, indent: int) -> str:
     """Write ``head`` and a scalar that starts at ``column``, and end the line."""
-    style = _style(text)
+    style = _style(scalar)
     if style == "plain":
-        return f"{head}{_fold(text, column, indent)}\n"
+        return f"{head}{_fold(scalar, column, indent)}\n"
     if style == "single":
-        return f"{head}{_single_quoted(text, column, indent)}\n"
+        return f"{head}{_single_quoted(scalar, column, indent)}\n"
     if style == "double":
-        return f"{head}{_double_quoted(text, column, indent)}\n"
-    body = _LINE_START.sub("\\1" + " " * indent, text)
-    end = "" if text[-1] in _BREAKS else "\n"
-    return f"{head}|{_block_hints(text)}\n{body}{end}"
+        return f"{head}{_double_quoted(scalar, column, indent)}\n"
+    body = _LINE_START.sub("\\1" + " " * indent, scalar)
+    end = "" if scalar[-1] in _BREAKS else "\n"
+    return f"{head}|{_block_hints(scalar)}\n{body}{end}"
 
 
-def _style(text: str) -> str:
+def _style(scalar: str) -> str:
     """Choose plain, single, double or literal like stringv and select_scalar_style."""
-    if text.isascii() and text.isprintable() and text:
+    if scalar.isascii() and scalar.isprintable() and scalar:
         # PERF: nearly every message has no line break and nothing to escape.
-        if resolves(text):
+        if resolves(scalar):
             return "double"
-        return "single" if _needs_quotes(text) else "plain"
-    special = _SPECIAL.search(text) is not None or _SPACE_BREAK.search(text) is not None
-    if "\n" in text:
-        return "double" if special or text[-1] == " " else "literal"
-    if not text or special or resolves(text):
+        return "single" if _needs_quotes(scalar) else "plain"
+    special = (
+        _SPECIAL.search(scalar) is not None or _SPACE_BREAK.search(scalar) is not None
+    )
+    if "\n" in scalar:
+        return "double" if special or scalar[-1] == " " else "literal"
+    if not scalar or special or resolves(scalar):
         return "double"
-    if _ANY_BREAK.search(text):
-        return "double" if _BREAK_SPACE.search(text) else "single"
-    return "single" if _needs_quotes(text) else "plain"
+    if _ANY_BREAK.search(scalar):
+        return "double" if _BREAK_SPACE.search(scalar) else "single"
+    return "single" if _needs_quotes(scalar) else "plain"
 
 
-def _needs_quotes(text: str) -> bool:
-    return text[0] == " " or text[-1] == " " or _INDICATOR.search(text) is not None
+def _needs_quotes(scalar: str) -> bool:
+    return (
+        scalar[0] == " " or scalar[-1] == " " or _INDICATOR.search(scalar) is not None
+    )
 
 
-def _fold(text: str, column: int, indent: int) -> str:
+def _fold(scalar: str, column: int, indent: int) -> str:
     """Turn single spaces past column 80 into line breaks; runs of spaces never fold.
 
     PERF: this checks one space per line instead of every character, because denials
     wait for it.
     """
-    if column + len(text) <= _WIDTH:
-        return text
+    if column + len(scalar) <= _WIDTH:
+        return scalar
     lines = []
     start = 0
     while True:
-        at = text.find(" ", max(start + _WIDTH + 1 - column, start))
+        at = scalar.find(" ", max(start + _WIDTH + 1 - column, start))
         while at >= 0 and (
-            at == 0 or text[at - 1] == " " or _blank_or_end(text, at + 1)
+            at == 0 or scalar[at - 1] == " " or _blank_or_end(scalar, at + 1)
         ):
-            at = text.find(" ", at + 1)
+            at = scalar.find(" ", at + 1)
         if at < 0:
-            lines.append(text[start:])
+            lines.append(scalar[start:])
             return ("\n" + " " * indent).join(lines)
-        lines.append(text[start:at])
+        lines.append(scalar[start:at])
         start = at + 1
         column = indent
 
 
-def _blank_or_end(text: str, index: int) -> bool:
-    return index == len(text) or text[index] == " "
+def _blank_or_end(scalar: str, index: int) -> bool:
+    return index == len(scalar) or scalar[index] == " "
 
 
-def _single_quoted(text: str, column: int | None, indent: int) -> str:
-    quoted = text.replace("'", "''")
+def _single_quoted(scalar: str, column: int | None, indent: int) -> str:
+    quoted = scalar.replace("'", "''")
     if column is None:
         return f"'{quoted}'"
     parts = [part for part in re.split("([\u2028\u2029]+)", quoted) if part]
@@ -226,12 +230,12 @@ def _single_quoted(text: str, column: int | None, indent: int) -> str:
     return f"'{''.join(parts)}'"
 
 
-def _double_quoted(text: str, column: int | None, indent: int) -> str:
-    if text.startswith("\ufeff"):
+def _double_quoted(scalar: str, column: int | None, indent: int) -> str:
+    if scalar.startswith("\ufeff"):
         # KYVERNO: for every character yaml.v2's is_bom checks the start of the text, so
         # a string with a byte order mark at its start is escaped completely.
-        return f'"{"".join(map(_escape_character, text))}"'
-    words = [_ESCAPED.sub(_escape, word) for word in text.split(" ")]
+        return f'"{"".join(map(_escape_character, scalar))}"'
+    words = [_ESCAPED.sub(_escape, word) for word in scalar.split(" ")]
     if column is None:
         return f'"{" ".join(words)}"'
     parts = [words[0]]
@@ -249,14 +253,14 @@ def _double_quoted(text: str, column: int | None, indent: int) -> str:
     return f'"{"".join(parts)}"'
 
 
-def _escape(found: re.Match[str]) -> str:
-    return _escape_character(found.group())
+def _escape(match: re.Match[str]) -> str:
+    return _escape_character(match.group())
 
 
 def _escape_character(character: str) -> str:
-    known = _ESCAPES.get(character)
-    if known is not None:
-        return known
+    escape = _ESCAPES.get(character)
+    if escape is not None:
+        return escape
     code = ord(character)
     if code <= 0xFF:  # noqa: PLR2004 - the bounds of YAML's three escape forms
         return f"\\x{code:02X}"
@@ -265,43 +269,43 @@ def _escape_character(character: str) -> str:
     return f"\\U{code:08X}"
 
 
-def _block_hints(text: str) -> str:
+def _block_hints(scalar: str) -> str:
     """Return the indentation and chomping indicators of a literal block."""
-    indent = "2" if text[0] == " " or text[0] in _BREAKS else ""
-    if text[-1] not in _BREAKS:
+    indent = "2" if scalar[0] == " " or scalar[0] in _BREAKS else ""
+    if scalar[-1] not in _BREAKS:
         return indent + "-"
-    if len(text) == 1 or text[-2] in _BREAKS:
+    if len(scalar) == 1 or scalar[-2] in _BREAKS:
         return indent + "+"
     return indent
 
 
-def resolves(text: str) -> bool:
+def resolves(scalar: str) -> bool:
     """Return whether the plain text would be parsed as a type other than a string."""
-    if not text or text in _RESOLVED:
+    if not scalar or scalar in _RESOLVED:
         return True
-    first = text[0]
+    first = scalar[0]
     if first == ".":
-        return _POINT_FLOAT.fullmatch(text) is not None and _is_finite(text)
+        return _POINT_FLOAT.fullmatch(scalar) is not None and _is_finite(scalar)
     if first not in "+-0123456789":
         return False
-    if _BASE60.fullmatch(text) or _is_timestamp(text):
+    if _BASE60.fullmatch(scalar) or _is_timestamp(scalar):
         return True
-    plain = text.replace("_", "")
+    plain = scalar.replace("_", "")
     if _is_integer(plain) or _BINARY.fullmatch(plain):
         return True
     return _FLOAT.fullmatch(plain) is not None and _is_finite(plain)
 
 
-def _is_finite(text: str) -> bool:
-    return abs(float(text)) != float("inf")
+def _is_finite(scalar: str) -> bool:
+    return abs(float(scalar)) != float("inf")
 
 
-def _is_integer(text: str) -> bool:
+def _is_integer(scalar: str) -> bool:
     """Return whether Go's ParseInt or ParseUint (base 0, 64 bits) accepts the text."""
-    found = _INTEGER.fullmatch(text)
-    if found is None or len(text) > 3 + 64:
+    match = _INTEGER.fullmatch(scalar)
+    if match is None or len(scalar) > 3 + 64:
         return False
-    sign, *digits = found.groups()
+    sign, *digits = match.groups()
     number = 0
     for base, figures in zip((16, 8, 2, 8, 10), digits, strict=True):
         if figures is not None:
@@ -310,13 +314,13 @@ def _is_integer(text: str) -> bool:
     return number < bound
 
 
-def _is_timestamp(text: str) -> bool:
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None:
+def _is_timestamp(scalar: str) -> bool:
+    match = _TIMESTAMP.fullmatch(scalar)
+    if match is None:
         return False
-    year, month, day, *rest = [int(part or 0) for part in found.groups()]
+    year, month, day, *rest = [int(part or 0) for part in match.groups()]
     hour, minute, second, zone_hour, zone_minute = rest[:5]
-    if found.group(9) is not None:
+    if match.group(9) is not None:
         hour, minute, second = rest[5:8]
     try:
         # Go has a year 0, a leap year like 2000; Python has no year 0.
@@ -359,10 +363,10 @@ def _compare_at(left: str, right: str, index: int) -> int:
     return -1 if a < b else 1
 
 
-def _number(text: str, index: int, start: int) -> tuple[int, int]:
+def _number(key: str, index: int, start: int) -> tuple[int, int]:
     """Parse digits from ``index`` with int64 wrap-around; return value and end."""
     value = start
-    while index < len(text) and text[index].isdecimal():
-        value = value * 10 + ord(text[index]) - ord("0")
+    while index < len(key) and key[index].isdecimal():
+        value = value * 10 + ord(key[index]) - ord("0")
         index += 1
     return (value + 2**63) % 2**64 - 2**63, index

@@ -96,14 +96,14 @@ class Regex(NamedTuple):
 
     def error_text(self, pattern: str) -> str:
         """Return the pattern's error in the format of Go's package regexp."""
-        for theirs, ours in _MESSAGES.items():
-            if self.error.startswith(theirs):
-                part = self.error[len(theirs) :].removeprefix(": ")
-                if ours.startswith(("missing closing )", "unexpected")):
+        for re2_message, go_message in _MESSAGES.items():
+            if self.error.startswith(re2_message):
+                part = self.error[len(re2_message) :].removeprefix(": ")
+                if go_message.startswith(("missing closing )", "unexpected")):
                     part = pattern
-                if ours.startswith("trailing"):
+                if go_message.startswith("trailing"):
                     part = ""
-                return f"error parsing regexp: {ours}: `{part}`"
+                return f"error parsing regexp: {go_message}: `{part}`"
         return f"error parsing regexp: {self.error}"
 
 
@@ -194,14 +194,14 @@ def _copied(pattern: str, classes: int) -> _Shape:
     last_optional, last_atoms, is_wide = 0, 0, False
     repeats, end = 0, 0
     for token in _TOKEN.finditer(pattern):
-        begin, text = token.start(), token.group()
-        head = text[0]
+        begin, lexeme = token.start(), token.group()
+        head = lexeme[0]
         if begin != end:
             atoms += begin - end
             last_optional, last_atoms, is_wide = 0, 1, False
-        end = begin + len(text)
+        end = begin + len(lexeme)
         if head == "(":
-            if text[-1] != ")":
+            if lexeme[-1] != ")":
                 groups.append((optional, atoms))
                 optional = atoms = 0
         elif head == ")":
@@ -211,7 +211,7 @@ def _copied(pattern: str, classes: int) -> _Shape:
         elif head in "\\[":
             atoms += 1
             last_optional, last_atoms = 0, 1
-            is_wide = head == "[" and _WIDE.search(text) is not None
+            is_wide = head == "[" and _WIDE.search(lexeme) is not None
         elif head != "{":
             optional += head != "+"
             last_optional += head != "+"
@@ -253,20 +253,20 @@ def compile_regex(pattern: str, *, captures: bool) -> Regex:
     Without ``captures``, groups capture nothing, which is sufficient for a test.
     """
     key = pattern, captures
-    known = _memo.find(key)
-    if known is None:
-        known = _compile(pattern, captures=captures)
-        _memo.keep(key, known)
-    return known
+    regex = _memo.find(key)
+    if regex is None:
+        regex = _compile(pattern, captures=captures)
+        _memo.keep(key, regex)
+    return regex
 
 
 def compile_posix(pattern: str) -> Regex:
     """Compile a pattern of POSIX syntax, as Go does without flags; without a cache."""
-    found = _compile(pattern, captures=False, posix=True)
-    if found.error.startswith("invalid UTF-8"):
+    regex = _compile(pattern, captures=False, posix=True)
+    if regex.error.startswith("invalid UTF-8"):
         # RE2's error for a "-" at the end, in a class without an end.
-        return found._replace(error="invalid character class range: -")
-    return found
+        return regex._replace(error="invalid character class range: -")
+    return regex
 
 
 def _compile(pattern: str, *, captures: bool, posix: bool = False) -> Regex:
@@ -280,10 +280,10 @@ def _compile(pattern: str, *, captures: bool, posix: bool = False) -> Regex:
         )
     except re2.error as error:
         raw = error.args[0] if error.args else b""
-        text = raw.decode("utf-8", "replace") if type(raw) is bytes else str(raw)
+        reason = raw.decode("utf-8", "replace") if type(raw) is bytes else str(raw)
         is_large = type(raw) is bytes and raw.startswith(_TOO_LARGE)
-        made = _GIVEN_UP_INSTRUCTIONS if is_large else 0
-        return Regex(None, text, made + reading)
+        instructions = _GIVEN_UP_INSTRUCTIONS if is_large else 0
+        return Regex(None, reason, instructions + reading)
     if "\\C" in pattern and _has_byte_escape(pattern):
         return Regex(None, "invalid escape sequence: \\C", reading)
     return Regex(compiled, "", compiled.programsize + reading)

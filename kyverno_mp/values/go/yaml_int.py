@@ -22,23 +22,23 @@ _CHARACTERS_MAX: Final = 400
 """Longer than any 64-bit number in any base, to limit the input of int()."""
 
 
-def yaml_int(text: str) -> int | None:
+def yaml_int(scalar: str) -> int | None:
     """Return an integer of 64 bits; None for other texts, which may still be floats."""
-    plain = text.replace("_", "")
+    plain = scalar.replace("_", "")
     if len(plain) > _CHARACTERS_MAX:
         return None
-    found = _INT.fullmatch(plain)
-    if found is None:
+    match = _INT.fullmatch(plain)
+    if match is None:
         # GO: what follows 0b is parsed on its own, with its sign.
         inside = _SIGN_INSIDE.fullmatch(plain)
         return None if inside is None else _within(int(inside[1], 2), INT64_MAX)
-    for digits, base in zip(found.groups()[1:], _BASES, strict=True):
+    for digits, base in zip(match.groups()[1:], _BASES, strict=True):
         if digits is not None:
             value = int(digits, base)
-            if found[1] == "-":
+            if match[1] == "-":
                 value = -value
             # GO: unsigned integers have no sign, not even a plus.
-            return _within(value, INT64_MAX if found[1] else _UINT64_MAX)
+            return _within(value, INT64_MAX if match[1] else _UINT64_MAX)
     raise AssertionError("a branch of the pattern has matched")
 
 

@@ -44,8 +44,8 @@ def fixed_path(template: str) -> FixedPath | None:
         not tail
         or not is_plain
         or any(
-            known not in (None, segment)
-            for known, segment in zip(head, segments, strict=False)
+            fixed not in (None, segment)
+            for fixed, segment in zip(head, segments, strict=False)
         )
     ):
         return None

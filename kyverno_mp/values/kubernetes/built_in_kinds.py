@@ -134,7 +134,7 @@ wgpolicyk8s.io/v1alpha2
 
 
 def _read(table: str) -> tuple[ApiResource, ...]:
-    found: dict[tuple[str, str, str], ApiResource] = {}
+    by_kind: dict[tuple[str, str, str], ApiResource] = {}
     group = version = ""
     for line in table.splitlines():
         if not line.startswith(" "):
@@ -142,12 +142,12 @@ def _read(table: str) -> tuple[ApiResource, ...]:
             continue
         plural, kind, scope, *listed = line.split()
         key = (group, version, kind)
-        before = found[key].subresources if key in found else ()
+        before = by_kind[key].subresources if key in by_kind else ()
         names = tuple(listed[0].split(",")) if listed else ()
-        found[key] = ApiResource(
+        by_kind[key] = ApiResource(
             group, version, kind, plural, scope == "n", before + names
         )
-    return tuple(found.values())
+    return tuple(by_kind.values())
 
 
 BUILT_IN: Final = _read(_TABLE)

@@ -221,8 +221,8 @@ def extract_images(
     Raises: ExpressionFailed (``image.extract``).
     """
     images: dict[str, dict[str, dict[str, Json]]] = {}
-    for name, found in _listed(resource, kind, extractors, settings):
-        by_key = dict(found)
+    for name, descriptions in _listed(resource, kind, extractors, settings):
+        by_key = dict(descriptions)
         if by_key:
             images[name] = by_key
     return images
@@ -240,8 +240,8 @@ def list_images(
     """
     return [
         described
-        for _, found in _listed(resource, kind, extractors, settings)
-        for _, described in found
+        for _, descriptions in _listed(resource, kind, extractors, settings)
+        for _, described in descriptions
     ]
 
 
@@ -252,16 +252,16 @@ def registries_of(resource: Json) -> list[str]:
     containers are read, and references are not parsed completely.
     """
     hosts: set[str] = set()
-    for place in _POD_SPECS:
+    for fields in _POD_SPECS:
         spec = resource
-        for field in place:
+        for field in fields:
             spec = spec.get(field) if type(spec) is dict else None
         if type(spec) is not dict:
             continue
         for name in _CONTAINERS:
             listed = spec.get(name)
-            for one in listed[:_CONTAINERS_MAX] if type(listed) is list else ():
-                image = one.get("image") if type(one) is dict else None
+            for container in listed[:_CONTAINERS_MAX] if type(listed) is list else ():
+                image = container.get("image") if type(container) is dict else None
                 if type(image) is str and image:
                     full = _with_registry(image.strip(), DEFAULT_REGISTRY)
                     hosts.add(full.partition("/")[0])
@@ -280,8 +280,8 @@ def _listed(
             raise _failed(f"no extractors found for {kind}")
     else:
         places = _REGISTERED.get(kind, ())
-    for place in places:
-        yield place.name, _found(resource, place, settings)
+    for source in places:
+        yield source.name, _found(resource, source, settings)
 
 
 def _place(extractor: ImageExtractor) -> _Place:
@@ -302,21 +302,21 @@ def _place(extractor: ImageExtractor) -> _Place:
 
 
 def _found(
-    resource: Json, place: _Place, settings: ImageSettings
+    resource: Json, source: _Place, settings: ImageSettings
 ) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Yield the key and the description of each image found at ``place``."""
-    for path, holder in _holders(resource, place.fields):
-        pointer = f"/{'/'.join(map(_escaped, path))}/{_escaped(place.value)}"
+    """Yield the key and the description of each image found at ``source``."""
+    for path, holder in _holders(resource, source.fields):
+        pointer = f"/{'/'.join(map(_escaped, path))}/{_escaped(source.value)}"
         key: Json = pointer
-        if place.key:
-            key = holder.get(place.key)
+        if source.key:
+            key = holder.get(source.key)
             if type(key) is not str:
                 raise _failed("invalid key")
-        image = holder.get(place.value)
+        image = holder.get(source.value)
         if type(image) is not str or not image.strip():
             continue
-        if place.jmes_path:
-            image = _searched(image, place.jmes_path, settings)
+        if source.jmes_path:
+            image = _searched(image, source.jmes_path, settings)
         yield key, _described(image, pointer, settings)
 
 
@@ -357,16 +357,16 @@ def _holders(
 def _searched(image: str, jmes_path: str, settings: ImageSettings) -> str:
     assert settings.search is not None, "a jmesPath requires settings.search"
     try:
-        found = settings.search(jmes_path, image)
+        value = settings.search(jmes_path, image)
     except ExpressionFailed as error:
         raise _failed(
             f"failed to apply jmespath {jmes_path}: {error.message}"
         ) from error
-    if type(found) is not str:
+    if type(value) is not str:
         raise _failed(
-            f"jmespath {jmes_path} must produce a string, but produced {found}"
+            f"jmespath {jmes_path} must produce a string, but produced {value}"
         )
-    return found
+    return value
 
 
 def _described(image: str, pointer: str, settings: ImageSettings) -> dict[str, Json]:
@@ -386,10 +386,10 @@ def _described(image: str, pointer: str, settings: ImageSettings) -> dict[str, J
         ("reference", info.reference),
         ("referenceWithTag", info.reference_with_tag),
     )
-    described.update({key: text for key, text in optional if text})
+    described.update({key: value for key, value in optional if value})
     described["jsonPointer"] = pointer
     return described
 
 
-def _failed(text: str) -> ExpressionFailed:
-    return ExpressionFailed("image.extract", text)
+def _failed(message: str) -> ExpressionFailed:
+    return ExpressionFailed("image.extract", message)

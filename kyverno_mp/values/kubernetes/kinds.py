@@ -26,9 +26,9 @@ class KindSelector(NamedTuple):
 _NOTHING: Final = KindSelector("", "", "", "")
 
 
-def parse_kind(text: str) -> KindSelector:
+def parse_kind(selector: str) -> KindSelector:
     """Split a kind selector; with too many parts, it matches nothing (1.3)."""
-    *head, last = text.split("/")
+    *head, last = selector.split("/")
     parts = [*head, *last.split(".")]
     if len(parts) == 1:
         return KindSelector("*", "*", parts[0], "")

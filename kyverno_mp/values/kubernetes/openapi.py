@@ -70,7 +70,7 @@ class Schema(msgspec.Struct, frozen=True):
         """The schema's reference; ``allOf`` wraps references with descriptions."""
         if self.ref:
             return self.ref
-        return next((one.target for one in self.all_of if one.target), "")
+        return next((schema.target for schema in self.all_of if schema.target), "")
 
 
 Schemas: TypeAlias = Mapping[str, Schema]
@@ -106,12 +106,14 @@ def read_index(body: bytes) -> dict[str, str]:
     with the document. Raises: RequestInvalid.
     """
     try:
-        found = _INDEX.decode(body)
+        index = _INDEX.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestInvalid(
             "openapi.index", "not a list of OpenAPI documents"
         ) from error
-    return {path: one.server_relative_url for path, one in found.paths.items()}
+    return {
+        path: document.server_relative_url for path, document in index.paths.items()
+    }
 
 
 def read_schemas(body: bytes) -> dict[str, Schema]:
@@ -129,5 +131,7 @@ def path_of(group: str, version: str) -> str:
 
 def name_of(schemas: Schemas, group: str, version: str, kind: str) -> str:
     """Return the name of a kind's schema; "" if it has none."""
-    wanted = GroupVersionKind(group, version, kind)
-    return next((name for name, one in schemas.items() if wanted in one.kinds), "")
+    identity = GroupVersionKind(group, version, kind)
+    return next(
+        (name for name, schema in schemas.items() if identity in schema.kinds), ""
+    )

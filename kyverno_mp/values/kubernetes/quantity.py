@@ -63,33 +63,33 @@ class Quantity:
     """The name of the type in CEL."""
 
     def __init__(
-        self, unscaled: int, exponent: int, form: Format, text: str = ""
+        self, unscaled: int, exponent: int, form: Format, original: str = ""
     ) -> None:
         self.unscaled = unscaled
         self.exponent = exponent
         self.format: Format = form
-        self._text = text
+        self._text = original
         self.is_big = False
         """Whether Go stores the quantity as a decimal, not as an int64 with a scale."""
 
     def compare(self, quantity: "Quantity") -> int:
         """Return -1, 0 or 1."""
-        mine, theirs = self.unscaled, quantity.unscaled
+        mine, compared = self.unscaled, quantity.unscaled
         if self.exponent == quantity.exponent:
-            return (mine > theirs) - (mine < theirs)
+            return (mine > compared) - (mine < compared)
         sign = (mine > 0) - (mine < 0)
-        other_sign = (theirs > 0) - (theirs < 0)
+        other_sign = (compared > 0) - (compared < 0)
         if sign != other_sign or sign == 0:
             return (sign > other_sign) - (sign < other_sign)
         # The sizes are compared first, so that 1e1000000000 is never expanded.
         size = len(str(abs(mine))) + self.exponent
-        other_size = len(str(abs(theirs))) + quantity.exponent
+        other_size = len(str(abs(compared))) + quantity.exponent
         if size != other_size:
             return sign if size > other_size else -sign
         least = min(self.exponent, quantity.exponent)
         mine *= _power(self.exponent - least)
-        theirs *= _power(quantity.exponent - least)
-        return (mine > theirs) - (mine < theirs)
+        compared *= _power(quantity.exponent - least)
+        return (mine > compared) - (mine < compared)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantity) and self.compare(other) == 0
@@ -162,42 +162,42 @@ class Quantity:
         return Quantity(-size if negative else size, exponent, self.format)
 
 
-def parse_quantity(text: str) -> Quantity | None:
+def parse_quantity(value: str) -> Quantity | None:
     """Parse a quantity; None if Kubernetes rejects the text.
 
     KYVERNO: 0.3 - ``-``, ``.``, ``m`` and ``Ki`` are legal and zero.
     """
     # PERF: other characters rule out nearly all names and images. Of the rest, rules
     # compare the same text again and again.
-    if not text or text.strip(_CHARACTERS):
+    if not value or value.strip(_CHARACTERS):
         return None
-    parsed = _parse_short(text) if len(text) <= _SHORT_MAX else _parse(text)
+    parsed = _parse_short(value) if len(value) <= _SHORT_MAX else _parse(value)
     return parsed if type(parsed) is Quantity else None
 
 
-def quantity_error(text: str) -> str:
+def quantity_error(value: str) -> str:
     """Return Kubernetes' error message for a string that ``parse_quantity`` rejects."""
-    parsed = _parse(text)
+    parsed = _parse(value)
     return parsed if type(parsed) is str else ""
 
 
-def _parse(text: str) -> Quantity | str:
-    if text == "0":
+def _parse(value: str) -> Quantity | str:
+    if value == "0":
         return Quantity(0, 0, "DecimalSI", "0")
-    found = _SCAN.fullmatch(text) if 0 < len(text) <= _DIGITS_MAX else None
-    if found is None:
+    match = _SCAN.fullmatch(value) if 0 < len(value) <= _DIGITS_MAX else None
+    if match is None:
         return FORMAT_ERROR
-    sign, zeros, number, point, fraction, suffix = found.groups()
+    sign, zeros, number, point, fraction, suffix = match.groups()
     fraction = fraction or ""
     meaning = _interpret(suffix)
     if meaning is None:
         return SUFFIX_ERROR
     number = number or "0"
     factor = -1 if sign == "-" else 1
-    fast = _parse_fast(text, factor, (number, fraction), meaning)
+    fast = _parse_fast(value, factor, (number, fraction), meaning)
     if fast is not None:
         return fast
-    digits = zeros + number if zeros or found.group(3) else ""
+    digits = zeros + number if zeros or match.group(3) else ""
     if not digits and not (point and fraction):
         return NUMERIC_ERROR
     return _parse_slow(factor, int("0" + digits + fraction), -len(fraction), meaning)
@@ -225,7 +225,7 @@ def _interpret(suffix: str) -> tuple[int, Format] | None:
 
 
 def _parse_fast(
-    text: str, factor: int, digits: tuple[str, str], meaning: tuple[int, Format]
+    original: str, factor: int, digits: tuple[str, str], meaning: tuple[int, Format]
 ) -> Quantity | None:
     """Parse numbers that fit Go's int64 form, which keeps some strings unchanged."""
     number, fraction = digits
@@ -244,7 +244,7 @@ def _parse_fast(
         shifted = number + fraction
         result = int(shifted)
         keep = scale % 3 == 0 and not shifted.endswith("000") and shifted[0] != "0"
-    return Quantity(factor * result, scale, form, text if keep else "")
+    return Quantity(factor * result, scale, form, original if keep else "")
 
 
 def _parse_slow(
@@ -321,10 +321,10 @@ def _canonical_text(quantity: Quantity) -> str:
         return "0"
     form: Format = quantity.format
     if form == "BinarySI":
-        whole = _whole_value(quantity)
+        integer = _whole_value(quantity)
         # Small or fractional values would lose precision in binary form.
-        if whole is not None and abs(whole) >= 1024:  # noqa: PLR2004 - one Ki
-            number, times = _without_factors(whole, 1024)
+        if integer is not None and abs(integer) >= 1024:  # noqa: PLR2004 - one Ki
+            number, times = _without_factors(integer, 1024)
             return _print(number) + _BINARY_SUFFIX.get(times * 10, "")
         form = "DecimalSI"
     number, times = _without_factors(quantity.unscaled, 10)
@@ -353,7 +353,7 @@ def _whole_value(quantity: Quantity) -> int | None:
         return quantity.unscaled * _power(quantity.exponent)
     if -quantity.exponent > _EXPONENT_SPAN_MAX:
         return None
-    whole, rest = divmod(abs(quantity.unscaled), _power(-quantity.exponent))
+    integer, rest = divmod(abs(quantity.unscaled), _power(-quantity.exponent))
     if rest:
         return None
-    return whole if quantity.unscaled > 0 else -whole
+    return integer if quantity.unscaled > 0 else -integer

@@ -122,9 +122,9 @@ def labels_of(value: Json) -> dict[str, str]:
     if type(value) is not dict:
         return {}
     has_null = False
-    for text in value.values():
-        if type(text) is not str:
-            if text is not None:
+    for label in value.values():
+        if type(label) is not str:
+            if label is not None:
                 return {}
             has_null = True
     return {k: v or "" for k, v in value.items()} if has_null else value
@@ -172,21 +172,21 @@ def _label_test(key: str, value: str) -> LabelTest:
         # (1.5).
         return any(
             key_matches(name)
-            and value_matches(text)
+            and value_matches(value)
             and is_label_key(name)
-            and is_label_value(text)
-            for name, text in actual.items()
+            and is_label_value(value)
+            for name, value in actual.items()
         )
 
     return some_label_matches
 
 
 def _term_test(key: str, operator: str, values: tuple[str, ...]) -> LabelTest:
-    wanted = frozenset(values)
+    allowed = frozenset(values)
     if operator == "In":
-        return lambda actual: actual.get(key) in wanted
+        return lambda actual: actual.get(key) in allowed
     if operator == "NotIn":
-        return lambda actual: actual.get(key) not in wanted
+        return lambda actual: actual.get(key) not in allowed
     if operator == "Exists":
         return lambda actual: key in actual
     return lambda actual: key not in actual

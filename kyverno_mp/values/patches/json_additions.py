@@ -61,10 +61,10 @@ def link_additions(operations: Sequence[Operation]) -> Additions | None:
     if not 0 < len(operations) <= _OPERATIONS_MAX:
         return None
     linked = [_linked(operation) for operation in operations]
-    found = tuple([each for each in linked if each is not None])
-    if len(found) < len(linked):
+    additions = tuple([each for each in linked if each is not None])
+    if len(additions) < len(linked):
         return None
-    return Additions(found, OPERATION_STEPS * len(found))
+    return Additions(additions, OPERATION_STEPS * len(additions))
 
 
 def _linked(operation: Operation) -> Addition | None:
@@ -98,12 +98,12 @@ def add_all(document: Json, patches: Sequence[Additions], spend: Spender) -> Jso
         _charge_copy(document, spend)
     root = document.copy()
     # By id(): the containers that only this document contains, so they can be changed.
-    own: dict[int, Json] = {}
+    copies: dict[int, Json] = {}
     grows = bool(patches)
     for additions, steps in patches:
         spend.charge(steps)
         for parents, key, position, value in additions:
-            holder = _own_holder(root, parents, own, spend)
+            holder = _own_holder(root, parents, copies, spend)
             if type(holder) is dict:
                 holder[key] = value
                 grows = False
@@ -120,7 +120,7 @@ def _charge_copy(holder: Json, spend: Spender) -> None:
 
 
 def _own_holder(
-    holder: Json, parents: Sequence[PathStep], own: dict[int, Json], spend: Spender
+    holder: Json, parents: Sequence[PathStep], copies: dict[int, Json], spend: Spender
 ) -> Json:
     """Follow a path, and copy containers on it that have not been copied yet."""
     for key, index in parents:
@@ -130,16 +130,16 @@ def _own_holder(
             below = holder[index]
         else:
             return None
-        known = own.get(id(below))
-        if known is None:
+        copied = copies.get(id(below))
+        if copied is None:
             if type(below) is not dict and type(below) is not list:
                 return None
             if len(below) > _LONG:
                 _charge_copy(below, spend)
-            known = below.copy()
-            own[id(known)] = known
-            holder[key if type(holder) is dict else index] = known
-        holder = known
+            copied = below.copy()
+            copies[id(copied)] = copied
+            holder[key if type(holder) is dict else index] = copied
+        holder = copied
     return holder
 
 

@@ -166,10 +166,10 @@ def _diff_lists(
         end += 1
     common = shorter - start - end
     # Each of these items creates a separate operation or path.
-    made = size + new_size - 2 * end - 2 * start - common
-    if made > _SHORT:
-        spend.charge(_MADE_STEPS * made)
-        spend.charge_bytes((_OPERATION_BYTES + len(path)) * made)
+    count = size + new_size - 2 * end - 2 * start - common
+    if count > _SHORT:
+        spend.charge(_MADE_STEPS * count)
+        spend.charge_bytes((_OPERATION_BYTES + len(path)) * count)
     for index in range(start, start + common):
         if before[index] is not after[index]:
             _diff(before[index], after[index], f"{path}/{index}", out, spend)

@@ -13,60 +13,60 @@ from kyverno_mp.values.spending import Spender
 _ABSENT: Final[Json] = object()
 
 
-def same(one: Json, other: Json) -> bool:
+def same(first: Json, second: Json) -> bool:
     """Return whether two values are equal.
 
     PERF: shared parts are recognised by identity, so comparing an object with its
     patched copy costs only as much as the changes.
     """
-    if one is other:
+    if first is second:
         return True
-    kind, other_kind = type(one), type(other)
+    kind, other_kind = type(first), type(second)
     if kind is not other_kind:
         return (
             (kind is int or kind is float)
             and (other_kind is int or other_kind is float)
-            and bool(one == other)
+            and bool(first == second)
         )
     if kind is dict:
-        if len(one) != len(other):
+        if len(first) != len(second):
             return False
-        for key, item in one.items():
-            twin = other.get(key, _ABSENT)
+        for key, item in first.items():
+            twin = second.get(key, _ABSENT)
             if twin is not item and (twin is _ABSENT or not same(item, twin)):
                 return False
         return True
     if kind is list:
-        if len(one) != len(other):
+        if len(first) != len(second):
             return False
-        for item, twin in zip(one, other, strict=True):
+        for item, twin in zip(first, second, strict=True):
             if item is not twin and not same(item, twin):
                 return False
         return True
-    return bool(one == other)
+    return bool(first == second)
 
 
-def same_paid(one: Json, other: Json, spend: Spender) -> bool:
+def same_paid(first: Json, second: Json, spend: Spender) -> bool:
     """Compare like ``same``, and charge each container before comparing it."""
-    if one is other:
+    if first is second:
         return True
-    kind, other_kind = type(one), type(other)
+    kind, other_kind = type(first), type(second)
     if kind is not other_kind or (kind is not dict and kind is not list):
         if kind is str:
-            spend.charge(1 + (len(one) >> 12))
-        return same(one, other)
-    if len(one) != len(other):
+            spend.charge(1 + (len(first) >> 12))
+        return same(first, second)
+    if len(first) != len(second):
         return False
-    spend.charge(1 + (len(one) >> 1))
+    spend.charge(1 + (len(first) >> 1))
     if kind is dict:
-        for key, item in one.items():
-            twin = other.get(key, _ABSENT)
+        for key, item in first.items():
+            twin = second.get(key, _ABSENT)
             if twin is not item and (
                 twin is _ABSENT or not same_paid(item, twin, spend)
             ):
                 return False
         return True
-    for item, twin in zip(one, other, strict=True):
+    for item, twin in zip(first, second, strict=True):
         if item is not twin and not same_paid(item, twin, spend):
             return False
     return True

@@ -273,15 +273,15 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
             continue
         if target is not ABSENT and target is not None:
             raise failed("invalid state detected")
-        made = _new_parent(following)
+        parent = _new_parent(following)
         padding = _padding(container, token)
         # Each depth looks up the new containers again.
         spend.charge(OPERATION_STEPS + _TOKEN_STEPS * depth)
-        spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(made)))
+        spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(parent)))
         document = changed(
             document,
             tokens[: depth + 1],
-            lambda copied, t=token, m=made, p=padding: _put(copied, t, m, p),  # type: ignore[misc]  # the defaults bind the loop's values
+            lambda copied, t=token, m=parent, p=padding: _put(copied, t, m, p),  # type: ignore[misc]  # the defaults bind the loop's values
             spend,
         )
     return document
@@ -315,11 +315,11 @@ def _new_parent(following: str) -> Json:
     return [None] * _bounded(max(0, number))
 
 
-def _put(container: Json, token: str, made: Json, padding: int) -> Json:
+def _put(container: Json, token: str, value: Json, padding: int) -> Json:
     if type(container) is list:
         container.extend([None] * padding)
     try:
-        return _insert(token, made)(container)
+        return _insert(token, value)(container)
     except ExpressionFailed:
         # KYVERNO: if a parent cannot be created, it is reported as missing later.
         return container
@@ -464,9 +464,9 @@ def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
 
 
 def _test(document: Json, operation: Operation, spend: Spender) -> Json:
-    path, wanted = operation["path"], operation.get("value")
+    path, expected = operation["path"], operation.get("value")
     if path == "":
-        found: Json = document
+        actual: Json = document
     else:
         tokens = tokens_of(path)
         container = None if tokens is None else container_of(document, tokens)
@@ -474,13 +474,13 @@ def _test(document: Json, operation: Operation, spend: Spender) -> Json:
             raise failed(
                 f"test operation does not apply: is missing path: {path}: {MISSING}"
             )
-        found, problem = entry_at(container, decoded(tokens[-1]))
+        actual, problem = entry_at(container, decoded(tokens[-1]))
         if problem and not problem.endswith(MISSING):
             raise failed(f"error in test for path: '{path}': {problem}")
-        if found is ABSENT:
+        if actual is ABSENT:
             # KYVERNO: a missing key passes a test for null.
-            found = None
-    if not same_paid(found, wanted, spend):
+            actual = None
+    if not same_paid(actual, expected, spend):
         raise failed(f"testing value {path} {_FAILED_TEST}")
     return document
 

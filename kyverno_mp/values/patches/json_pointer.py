@@ -23,9 +23,9 @@ _LONG: Final = 64
 _INT64_DIGITS_MAX: Final = 18
 
 
-def failed(text: str) -> ExpressionFailed:
+def failed(message: str) -> ExpressionFailed:
     """Return the error for a patch that does not apply."""
-    return ExpressionFailed("json_patch.apply", text)
+    return ExpressionFailed("json_patch.apply", message)
 
 
 def tokens_of(path: str) -> list[str] | None:
@@ -127,8 +127,8 @@ def rebuilt(way: Way, change: Change, spend: Spender) -> Json:
     if size > _LONG:
         spend.charge(size // COPIED_PER_STEP)
     document = change(document.copy())
-    for container, place in reversed(above):
+    for container, key in reversed(above):
         copied = container.copy()
-        copied[place] = document
+        copied[key] = document
         document = copied
     return document

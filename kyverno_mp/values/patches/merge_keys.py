@@ -140,8 +140,8 @@ storage.k8s.io/v1beta1 CSIStorageCapacity
 def _shapes() -> dict[tuple[str, str], Shape]:
     shapes: dict[tuple[str, str], Shape] = {}
     for line in _KINDS.strip().replace("\n  ", " ").splitlines():
-        place, *kinds = line.split()
-        group, _, versions = place.rpartition("/")
+        group_versions, *kinds = line.split()
+        group, _, versions = group_versions.rpartition("/")
         for version in versions.split(","):
             api_version = f"{group}/{version}" if group else version
             stable = f"{group}/v1" if group else "v1"

@@ -55,18 +55,18 @@ def is_regular(elements: Sequence[Json], key: str) -> bool:
     # PERF: nearly all keys are strings; this check needs no Python loop.
     keys = [element.get(key) if type(element) is dict else None for element in elements]
     if set(map(type, keys)) == _TEXT:
-        texts = set(keys)
-        return len(texts) == len(keys) and "" not in texts
-    seen = set()
+        names = set(keys)
+        return len(names) == len(keys) and "" not in names
+    distinct = set()
     for element in elements:
         if type(element) is not dict:
             return False
         value = element.get(key)
         if type(value) is int:
             value = str(value)
-        if type(value) is not str or not value or value in seen:
+        if type(value) is not str or not value or value in distinct:
             return False
-        seen.add(value)
+        distinct.add(value)
     return True
 
 
@@ -107,8 +107,8 @@ def parted(
     rest: list[Json] = []
     for element in dest:
         spend.charge(_KEY_STEPS + _COMMON_STEPS * len(names))
-        own = tuple(_key_text(element, key) for key in keys)
-        is_named = any(_common(own, name) is not None for name in names)
+        values = tuple(_key_text(element, key) for key in keys)
+        is_named = any(_common(values, name) is not None for name in names)
         (named if is_named else rest).append(element)
     return named, rest
 
@@ -138,14 +138,16 @@ def merge_irregular(
     items: list[Json] = []
     for value in values:
         spend.charge(_LOOK_STEPS * (size + len(items)) + _KEY_STEPS)
-        wanted = tuple(
-            text for key, text in zip(keys, value, strict=True) if key in valid
+        key_values = tuple(
+            key_value
+            for key, key_value in zip(keys, value, strict=True)
+            if key in valid
         )
-        merged = _merge_element(dest, origin, valid, wanted, join)
+        merged = _merge_element(dest, origin, valid, key_values, join)
         if merged is ABSENT or merged is None or merged == {}:
-            set_element(dest, ABSENT, valid, wanted)
+            set_element(dest, ABSENT, valid, key_values)
         else:
-            set_element(items, merged, valid, wanted)
+            set_element(items, merged, valid, key_values)
     if values:
         _append_all(items, dest, valid, spend)
         return items
@@ -154,11 +156,11 @@ def merge_irregular(
 
 def _values(dest: list[Json], origin: list[Json] | None, keys: _Texts) -> list[_Texts]:
     """Return the distinct key strings of all elements, the patch's elements first."""
-    found: dict[_Texts, None] = {}
+    distinct: dict[_Texts, None] = {}
     for source in (origin, dest):
         for element in source or ():
-            found.setdefault(tuple(_key_text(element, key) for key in keys))
-    return list(found)
+            distinct.setdefault(tuple(_key_text(element, key) for key in keys))
+    return list(distinct)
 
 
 def _key_text(element: Json, key: str) -> str:
@@ -172,35 +174,35 @@ def _merge_values(values: list[_Texts], spend: Spender) -> None:
     """Merge values that are equal wherever neither of them is empty."""
     for i in range(len(values)):
         spend.charge(_LOOK_STEPS * len(values))
-        one = values[i]
+        first = values[i]
         for j in range(len(values)):
-            both = _common(one, values[j])
+            both = _common(first, values[j])
             if both is not None:
                 values[i] = values[j] = both
 
 
-def _common(one: _Texts, other: _Texts) -> _Texts | None:
-    if not any(a == b for a, b in zip(one, other, strict=True)):
+def _common(first: _Texts, second: _Texts) -> _Texts | None:
+    if not any(a == b for a, b in zip(first, second, strict=True)):
         return None
-    if any(a != b and a and b for a, b in zip(one, other, strict=True)):
+    if any(a != b and a and b for a, b in zip(first, second, strict=True)):
         return None
-    return tuple(a or b for a, b in zip(one, other, strict=True))
+    return tuple(a or b for a, b in zip(first, second, strict=True))
 
 
 def _merge_element(
     dest: list[Json],
     origin: list[Json] | None,
     keys: _Texts,
-    wanted: _Texts,
+    key_values: _Texts,
     join: Join,
 ) -> Json:
-    given = [(k, v) for k, v in zip(keys, wanted, strict=True) if v]
-    asked = given or list(zip(keys, wanted, strict=True))
-    old_at = _find(dest, asked)
+    nonempty = [(k, v) for k, v in zip(keys, key_values, strict=True) if v]
+    pairs = nonempty or list(zip(keys, key_values, strict=True))
+    old_at = _find(dest, pairs)
     old = ABSENT if old_at < 0 else dest[old_at]
     new = ABSENT
     if origin is not None:
-        new_at = _find(origin, asked)
+        new_at = _find(origin, pairs)
         new = ABSENT if new_at < 0 else origin[new_at]
     if old is ABSENT and new is ABSENT:
         return ABSENT
@@ -210,10 +212,10 @@ def _merge_element(
     return merged
 
 
-def _find(elements: list[Json], asked: list[tuple[str, str]]) -> int:
+def _find(elements: list[Json], pairs: list[tuple[str, str]]) -> int:
     for index, element in enumerate(elements):
         if type(element) is dict and all(
-            key in element and text_of(element[key]) == text for key, text in asked
+            key in element and text_of(element[key]) == value for key, value in pairs
         ):
             return index
     return -1
@@ -227,24 +229,24 @@ def set_element(
     KYVERNO: an empty value matches every element that has the key, and a key without a
     value matches the same elements as the previous key.
     """
-    kept: list[Json] = []
+    remaining: list[Json] = []
     is_found = False
     for current in elements:
         if current is None or current == {}:
             continue
         if type(current) is not dict and values and values[0]:
-            kept.append(current)
+            remaining.append(current)
             continue
         if not _matches(current, keys, values):
             if values:
-                kept.append(current)
+                remaining.append(current)
             continue
         is_found = True
         if element is not ABSENT:
-            kept.append(element)
+            remaining.append(element)
     if not is_found and element is not ABSENT:
-        kept.append(element)
-    elements[:] = kept
+        remaining.append(element)
+    elements[:] = remaining
 
 
 def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
@@ -253,9 +255,9 @@ def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
         if index < len(values):
             if type(current) is not dict:
                 raise wrong_kind(MAPPING, current)
-            found = current.get(key, _NOWHERE)
-            has_matched = found is not _NOWHERE and (
-                not values[index] or text_of(found) == values[index]
+            value = current.get(key, _NOWHERE)
+            has_matched = value is not _NOWHERE and (
+                not values[index] or text_of(value) == values[index]
             )
         if not has_matched:
             return False

@@ -191,12 +191,12 @@ def _irregular(
     size = len(dest) + len(origin)
     spend.charge(_ELEMENT_STEPS * size)
     spend.charge_bytes(ENTRY_BYTES * size)
-    whole = merge_irregular(dest.copy(), origin.copy(), keys, join, spend)
+    merged = merge_irregular(dest.copy(), origin.copy(), keys, join, spend)
     named, rest = parted(dest, origin, keys, spend)
-    spend.charge(len(whole))
-    left = set(map(id, whole))
-    if all(id(element) in left for element in rest):
-        return whole
+    spend.charge(len(merged))
+    survivors = set(map(id, merged))
+    if all(id(element) in survivors for element in rest):
+        return merged
     return merge_irregular(named, origin.copy(), keys, join, spend) + rest
 
 
@@ -278,8 +278,8 @@ def _itself(origin: Json, shape: Shape | None, spend: Spender) -> Json:
             origin = _without_directive(origin)
         return _fields(origin, shape, spend)
     if type(origin) is list and shape is not None and shape.keys is not None:
-        left, word = _list_directive(origin)
-        return ABSENT if word == "delete" else _self_list(left, shape, spend)
+        elements, word = _list_directive(origin)
+        return ABSENT if word == "delete" else _self_list(elements, shape, spend)
     return origin
 
 
@@ -305,7 +305,7 @@ def _list_directive(origin: list[Json]) -> tuple[list[Json], str]:
             if len(element) > 1:
                 break
             word = _known(text_of(element[_DIRECTIVE]))
-            left = origin.copy()
-            set_element(left, ABSENT, (_DIRECTIVE,), (word,))
-            return left, word
+            elements = origin.copy()
+            set_element(elements, ABSENT, (_DIRECTIVE,), (word,))
+            return elements, word
     return origin, "merge"

@@ -67,11 +67,11 @@ def types_of_definitions(definitions: list[Json]) -> Schemas:
         spec = raw["spec"]
         kind = spec["names"]["kind"]
         for version in spec.get("versions") or ():
-            given = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+            raw_schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
             api_version = f"{spec['group']}/{version['name']}"
             notation = f"#{api_version}/{kind}"
             try:
-                schema = _SCHEMA.convert(given)
+                schema = _SCHEMA.convert(raw_schema)
                 reader.root(notation, schema)
             except (msgspec.ValidationError, RecursionError) as error:
                 raise RequestInvalid("openapi.document", f"{kind}: {error}") from error
@@ -104,10 +104,10 @@ class _Reader:
 
     def root(self, notation: str, schema: Schema) -> None:
         """Read a definition's schema, and add the fields that every object has."""
-        found = self._atom(schema, preserves=False)
-        fields = dict(found.map.fields) if found.map is not None else {}
+        atom = self._atom(schema, preserves=False)
+        fields = dict(atom.map.fields) if atom.map is not None else {}
         of_all = {"apiVersion": "s", "kind": "s", "metadata": _META}
-        items = _DEDUCED if found.map is None else found.map.items
+        items = _DEDUCED if atom.map is None else atom.map.items
         self.atoms[notation] = Atom(map=MapType({**fields, **of_all}, items))
 
     def finish(self) -> None:
@@ -125,9 +125,9 @@ class _Reader:
             notation = self.named(target)
             if not schema.map_type or not notation.startswith("#"):
                 return notation
-            made = f"{notation}#{schema.map_type}"
-            self._overridden.append((made, notation, schema.map_type == _ATOMIC))
-            return made
+            override = f"{notation}#{schema.map_type}"
+            self._overridden.append((override, notation, schema.map_type == _ATOMIC))
+            return override
         plain = _scalar(schema)
         if plain:
             return plain
@@ -153,28 +153,28 @@ class _Reader:
 
     def _map(self, schema: Schema, *, preserves: bool) -> MapType:
         fields = {
-            name: self._reference(one, preserves=preserves)
-            for name, one in schema.properties.items()
+            name: self._reference(property_schema, preserves=preserves)
+            for name, property_schema in schema.properties.items()
         }
-        given = schema.additional
+        additional = schema.additional
         items = ""
-        if isinstance(given, Schema):
-            items = self._reference(given, preserves=preserves)
-        elif given or preserves or not fields:
+        if isinstance(additional, Schema):
+            items = self._reference(additional, preserves=preserves)
+        elif additional or preserves or not fields:
             # K8S: structural schemas forbid ``additionalProperties: false``.
             items = _DEDUCED
         return MapType(fields, items, schema.map_type == _ATOMIC)
 
     def _list(self, schema: Schema, *, preserves: bool) -> ListType:
-        given = schema.items
-        if not isinstance(given, Schema):
+        item_schema = schema.items
+        if not isinstance(item_schema, Schema):
             return ListType(_UNTYPED)
-        items = self._reference(given, preserves=preserves)
+        items = self._reference(item_schema, preserves=preserves)
         if schema.list_type == "set":
             return ListType(items, is_atomic=False)
         if schema.list_type != "map":
             return ListType(items)
-        model = self._models.get(given.target.rpartition("/")[2], given)
+        model = self._models.get(item_schema.target.rpartition("/")[2], item_schema)
         keys = tuple(
             Key(
                 name,

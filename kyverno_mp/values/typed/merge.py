@@ -59,13 +59,15 @@ class Merger:
         self._check(resource, "original", is_live=True)
         return self._merged(self._type, resource, patch)
 
-    def _check(self, value: Json, what: str, *, is_live: bool) -> None:
+    def _check(self, value: Json, noun: str, *, is_live: bool) -> None:
         problems = list(self._problems(self._type, value, "", is_live=is_live))
         if problems:
-            text = problems[0]
+            message = problems[0]
             if len(problems) > 1:
-                text = "\n".join(["errors:", *(f"  {problem}" for problem in problems)])
-            raise _failed(f"failed to convert {what} object to typed object: {text}")
+                message = "\n".join(
+                    ["errors:", *(f"  {problem}" for problem in problems)]
+                )
+            raise _failed(f"failed to convert {noun} object to typed object: {message}")
 
     def _problems(
         self, notation: str, value: Json, path: str, *, is_live: bool
@@ -105,20 +107,20 @@ class Merger:
         if type(value) is not list:
             yield _at(path, f"expected list, got {_shown(value)}")
             return
-        known: set[_Key] = set()
+        keys: set[_Key] = set()
         for index, item in enumerate(value):
-            place = f"[{index}]"
+            step = f"[{index}]"
             if not typed.is_atomic:
                 key, problem = _key_of(typed, item)
                 if problem:
                     yield _at(path, f"element {index}: {problem}")
                     return
-                place = _key_text(key)
-                if key in known and not is_live:
-                    yield _at(path, f"duplicate entries for key {place}")
-                known.add(key)
+                step = _key_text(key)
+                if key in keys and not is_live:
+                    yield _at(path, f"duplicate entries for key {step}")
+                keys.add(key)
             yield from self._problems(
-                typed.items, item, f"{path}{place}", is_live=is_live
+                typed.items, item, f"{path}{step}", is_live=is_live
             )
 
     def _atomics(self, notation: str, value: Json, path: str) -> Iterator[str]:
@@ -167,11 +169,11 @@ class Merger:
         self, typed: MapType, left: dict[str, Json], right: dict[str, Json]
     ) -> Json:
         self._spend.charge_bytes(ENTRY_BYTES * (len(left) + len(right)))
-        found = dict(left)
+        merged = dict(left)
         for key, item in right.items():
             notation = typed.fields.get(key) or typed.items
-            found[key] = self._merged(notation, left.get(key, _ABSENT), item)
-        return found
+            merged[key] = self._merged(notation, left.get(key, _ABSENT), item)
+        return merged
 
     def _merged_list(
         self, typed: ListType, left: list[Json], right: list[Json]
@@ -189,15 +191,15 @@ class Merger:
             # K8S: if several elements have the same key, none of them is merged.
             of_left[key] = None if key in of_left else item
         of_right = dict(zip(right_keys, right, strict=True))
-        found: list[Json] = []
+        merged: list[Json] = []
         for position, is_left in _order(left_keys, right_keys):
             if is_left:
-                found.append(left[position])
+                merged.append(left[position])
                 continue
             key = right_keys[position]
             before = of_left.get(key, _ABSENT)
-            found.append(self._merged(typed.items, before, of_right[key]))
-        return found
+            merged.append(self._merged(typed.items, before, of_right[key]))
+        return merged
 
 
 def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, bool]]:
@@ -208,7 +210,7 @@ def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, b
     merged: set[_Key] = set()
     at, to = 0, 0
     while at < len(left) or to < len(right):
-        wanted = shared[waited] if waited < len(shared) else _ABSENT
+        upcoming = shared[waited] if waited < len(shared) else _ABSENT
         if at < len(left) and to < len(right):
             key = left[at]
             if key == right[to]:
@@ -216,7 +218,7 @@ def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, b
                 yield to, False
                 at, to, waited = at + 1, to + 1, waited + 1
                 continue
-            if key in in_right and wanted is not _ABSENT and wanted != key:
+            if key in in_right and upcoming is not _ABSENT and upcoming != key:
                 at += 1
                 continue
         if at < len(left):
@@ -232,7 +234,7 @@ def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, b
             merged.add(key)
             yield to, False
             to += 1
-            if wanted is not _ABSENT and wanted == key:
+            if upcoming is not _ABSENT and upcoming == key:
                 waited += 1
 
 
@@ -253,8 +255,8 @@ def _scalar_problem(scalar: str, value: Json, *, is_live: bool) -> str:
     if value is None and is_live:
         return ""
     if scalar == "numeric" and kind not in (int, float):
-        found = "structpb.NullValue" if value is None else go_type(value)
-        return f"expected numeric (int or float), got {found}"
+        actual = "structpb.NullValue" if value is None else go_type(value)
+        return f"expected numeric (int or float), got {actual}"
     if scalar == "string" and kind is not str:
         return f"expected string, got &value.valueUnstructured{{Value:{_sharp(value)}}}"
     if scalar == "boolean" and kind is not bool:
@@ -296,18 +298,18 @@ def _key_of(typed: ListType, item: Json) -> tuple[_Key, str]:
         return (), "associative list with keys may not have a null element"
     if type(item) is not dict:
         return (), "associative list with keys may not have non-map elements"
-    found = []
+    parts = []
     for key in sorted(typed.keys):
         value = item.get(key.name, key.default)
         if key.name in item or key.default is not None:
-            found.append((key.name, _shown_key(value)))
-    if not found:
+            parts.append((key.name, _shown_key(value)))
+    if not parts:
         names = " ".join(f'"{key.name}"' for key in typed.keys)
         return (), (
             f"associative list with keys has an element that omits all key fields"
             f" [{names}] (and doesn't have default values for any key fields)"
         )
-    return tuple(found), ""
+    return tuple(parts), ""
 
 
 def _set_key(item: Json) -> tuple[_Key, str]:
@@ -336,5 +338,5 @@ def _at(path: str, problem: str) -> str:
     return f"{path}: {problem}" if path else problem
 
 
-def _failed(text: str) -> ExpressionFailed:
-    return ExpressionFailed("cel.patch", text)
+def _failed(message: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.patch", message)

@@ -81,10 +81,10 @@ class Schemas:
 
     def atom(self, notation: str) -> Atom:
         """Return the type of a notation."""
-        found = self._atoms.get(notation)
-        if found is None:
-            found = self._atoms[notation] = self._read(notation)
-        return found
+        atom = self._atoms.get(notation)
+        if atom is None:
+            atom = self._atoms[notation] = self._read(notation)
+        return atom
 
     def _read(self, notation: str) -> Atom:
         head = notation[0]
@@ -121,8 +121,8 @@ class Schemas:
         return schemas
 
 
-def _key(text: str) -> Key:
-    name, equals, default = text.partition("=")
+def _key(notation: str) -> Key:
+    name, equals, default = notation.partition("=")
     return Key(name, msgspec.json.decode(default) if equals else None)
 
 

@@ -93,7 +93,7 @@ def problems(tree: Any, payload: Any, names: Names) -> list[str]:
     """Compare a value with an assertion tree; return the differences."""
     try:
         program = link_assertion(parse_assertion(_translated(tree)))
-        return [one.text for one in program.evaluate(payload, _Bound(names))]
+        return [one.message for one in program.evaluate(payload, _Bound(names))]
     except Error as error:
         return [error.message]
 

@@ -44,7 +44,7 @@ class Entries:
 
 def judge(tree: Any, payload: Any, entries: dict[str, Any] | None = None) -> list[str]:
     program = link_assertion(parse_assertion(tree))
-    return [v.text for v in program.evaluate(payload, Entries(entries or {}))]
+    return [v.message for v in program.evaluate(payload, Entries(entries or {}))]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ _REQUEST = Request(
 def judge(tree: Any, request: Request = _REQUEST) -> list[str]:
     program = link_assertion(parse_assertion(tree))
     try:
-        return [v.text for v in program.evaluate(payload_of(request), Scope())]
+        return [v.message for v in program.evaluate(payload_of(request), Scope())]
     except ExpressionFailed as error:
         return [f"error: {error.message}"]
 

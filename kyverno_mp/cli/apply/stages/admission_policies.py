@@ -51,14 +51,14 @@ class Verdict(NamedTuple):
 class AdmissionPolicies:
     """Policies linked once, applied to many objects."""
 
-    def __init__(self, given: AdmissionInput, user: UserInfo | None) -> None:
+    def __init__(self, inputs: AdmissionInput, user: UserInfo | None) -> None:
         self._validating: list[LinkedValidation] = []
         self._mutating: list[LinkedAdmissionMutation] = []
-        if given.policies:
-            self._link(given)
-        self._params = given.params
+        if inputs.policies:
+            self._link(inputs)
+        self._params = inputs.params
         self._user = user or UserInfo()
-        self._plurals = known_plurals(given.plurals)
+        self._plurals = known_plurals(inputs.plurals)
 
     def _link(self, admission_input: AdmissionInput) -> None:
         # PERF: imports CEL, which runs without such policies do not need.
@@ -82,11 +82,11 @@ class AdmissionPolicies:
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield one verdict per policy."""
-        asked = self._asked(request, self._validating)
+        user_request = self._asked(request, self._validating)
         for linked in self._validating:
             runtime.begin_policy(linked, is_tenant=False)
-            found = linked.evaluate(asked, runtime, self._params)
-            yield Verdict(linked.ir.policy, found)
+            rule_result = linked.evaluate(user_request, runtime, self._params)
+            yield Verdict(linked.ir.policy, rule_result)
 
     @property
     def mutates(self) -> bool:
@@ -98,18 +98,18 @@ class AdmissionPolicies:
 
         Upstream logs errors; here they go to standard error.
         """
-        asked = self._asked(request, self._mutating)
+        user_request = self._asked(request, self._mutating)
         for linked in self._mutating:
             runtime.begin_policy(linked, is_tenant=False)
-            found = linked.apply(asked, runtime, self._params)
+            mutation = linked.apply(user_request, runtime, self._params)
             name = linked.ir.policy.name
-            for problem in found.problems:
+            for problem in mutation.problems:
                 say(f"policy {name}: not applied: {problem}", err=True)
             # KYVERNO: a policy that does not match has no verdict, unlike a
             # ValidatingAdmissionPolicy.
-            if found.result is not None:
-                yield Verdict(linked.ir.policy, found.result, found.patched)
-                asked = replace(asked, object=found.patched)
+            if mutation.result is not None:
+                yield Verdict(linked.ir.policy, mutation.result, mutation.patched)
+                user_request = replace(user_request, object=mutation.patched)
 
     def _asked(
         self,

@@ -47,7 +47,7 @@ def _result(decision: Decision) -> RuleResult:
     elif decision.verdict is not None:
         status = result.PASS if decision.is_allowed else result.FAIL
         message = decision.verdict.message
-    found = RuleResult(decision.policy.name, result.VALIDATION, status, message)
+    rule_result = RuleResult(decision.policy.name, result.VALIDATION, status, message)
     if decision.error is not None:
-        found.code = decision.error.code
-    return found
+        rule_result.code = decision.error.code
+    return rule_result

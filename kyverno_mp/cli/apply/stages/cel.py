@@ -47,17 +47,17 @@ class CelStages:
     """Policies linked once, applied to many objects."""
 
     def __init__(
-        self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+        self, inputs: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
     ) -> None:
         self._defined: Schemas | None = None
         self._mutating: list[LinkedMutatingPolicy] = []
         self._of_targets: list[LinkedMutatingPolicy] = []
         self._generating: list[LinkedGeneratingPolicy] = []
         self._deleting: list[LinkedDeletingPolicy] = []
-        for ir in given.others:
+        for ir in inputs.others:
             if isinstance(ir, MutatingPolicyIR):
                 linked = self._of_targets if ir.mutates_existing else self._mutating
-                linked.append(LinkedMutatingPolicy(ir, self._types(given)))
+                linked.append(LinkedMutatingPolicy(ir, self._types(inputs)))
             elif isinstance(ir, GeneratingPolicyIR):
                 self._generating.append(LinkedGeneratingPolicy(ir))
             elif isinstance(ir, DeletingPolicyIR):
@@ -65,17 +65,17 @@ class CelStages:
                 # ``*`` matches.
                 linked_one = LinkedDeletingPolicy(ir, excludes_any=False)
                 self._deleting.append(linked_one)
-        self._generated = GeneratedObjects(is_cluster=given.is_cluster)
+        self._generated = GeneratedObjects(is_cluster=inputs.is_cluster)
         self._ports = ports._replace(generator=self._generated)
         self._target_ports = self._ports
-        if given.targets and isinstance(ports.resources, GivenResources):
-            resources = ports.resources.with_objects(given.targets)
+        if inputs.targets and isinstance(ports.resources, GivenResources):
+            resources = ports.resources.with_objects(inputs.targets)
             self._target_ports = self._ports._replace(resources=resources)
         self._values = values
         self._user = user or UserInfo()
-        self._plurals = known_plurals(given.plurals)
-        self._targets = given.targets
-        self._is_target = given.is_target
+        self._plurals = known_plurals(inputs.plurals)
+        self._targets = inputs.targets
+        self._is_target = inputs.is_target
 
     def _types(self, cel_input: CelInput) -> Schemas | None:
         """Return the types of the CustomResourceDefinitions, None without any."""
@@ -95,8 +95,8 @@ class CelStages:
         """
         if not self._mutating:
             return
-        asked = self._asked(request, _of_bodies(self._mutating))
-        facts = self._facts(asked, runtime)
+        user_request = self._asked(request, _of_bodies(self._mutating))
+        facts = self._facts(user_request, runtime)
         shared = Shared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
@@ -106,8 +106,8 @@ class CelStages:
             for answer in linked.evaluate(current, shared):
                 answers.append((linked, answer))
                 if answer.patched is not None:
-                    asked = replace(facts.request, object=answer.patched)
-                    current = facts._replace(request=asked)
+                    user_request = replace(facts.request, object=answer.patched)
+                    current = facts._replace(request=user_request)
         for linked, answer in answers:
             if not answer.is_dropped:
                 yield Verdict(linked.ir.policy, answer.result, current.request.object)
@@ -123,7 +123,7 @@ class CelStages:
         trigger = self._asked(request, _of_bodies(self._of_targets))
         facts = self._facts(trigger, runtime)._replace(ports=self._target_ports)
         shared = Shared(trigger)
-        found = {
+        targets_by_policy = {
             id(linked): self._found_targets(linked, facts)
             for linked in self._of_targets
         }
@@ -132,14 +132,14 @@ class CelStages:
             current = facts._replace(request=target, namespace=None, trigger=trigger)
             answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
             for linked in self._of_targets:
-                if not _selects(linked, target, found[id(linked)]):
+                if not _selects(linked, target, targets_by_policy[id(linked)]):
                     continue
                 runtime.begin_policy(linked, is_tenant=False)
                 for answer in linked.mutate_target(current, shared):
                     answers.append((linked, answer))
                     if answer.patched is not None:
-                        asked = replace(target, object=answer.patched)
-                        current = current._replace(request=asked)
+                        patched_request = replace(target, object=answer.patched)
+                        current = current._replace(request=patched_request)
             for linked, answer in answers:
                 verdict = answer.result
                 if verdict is not None:
@@ -151,8 +151,8 @@ class CelStages:
         """Yield the verdicts of GeneratingPolicies, with the generated objects."""
         if not self._generating:
             return
-        asked = self._asked(request, _of_policies(self._generating))
-        facts = self._facts(asked, runtime)
+        user_request = self._asked(request, _of_policies(self._generating))
+        facts = self._facts(user_request, runtime)
         shared = Shared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
@@ -165,16 +165,16 @@ class CelStages:
                 yield Verdict(policy, verdict)
 
     def delete(
-        self, request: Request, runtime: Runtime, what: str = "resource"
+        self, request: Request, runtime: Runtime, noun: str = "resource"
     ) -> Iterator[Verdict]:
-        """Yield the verdicts of DeletingPolicies; messages call the object ``what``."""
+        """Yield the verdicts of DeletingPolicies; messages call the object ``noun``."""
         if not self._deleting:
             return
-        asked = request
+        user_request = request
         if request.object.get("apiVersion") and request.object.get("kind"):
-            asked = self._asked(request, _of_policies(self._deleting))
-            asked = replace(asked, old_object={})
-        facts = self._facts(asked, runtime)
+            user_request = self._asked(request, _of_policies(self._deleting))
+            user_request = replace(user_request, old_object={})
+        facts = self._facts(user_request, runtime)
         for linked in self._deleting:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -183,11 +183,11 @@ class CelStages:
                     continue  # As in 1.19, and as for the other kinds.
                 is_match = linked.holds(facts)
             except (ExpressionFailed, BudgetExceeded) as error:
-                status, text = result.ERROR, error.message
+                status, message = result.ERROR, error.message
             else:
                 status = result.PASS if is_match else result.FAIL
-                text = f"{what} matched" if is_match else f"{what} did not match"
-            rule_result = RuleResult(policy.name, result.DELETION, status, text)
+                message = f"{noun} matched" if is_match else f"{noun} did not match"
+            rule_result = RuleResult(policy.name, result.DELETION, status, message)
             yield Verdict(policy, rule_result)
 
     def _facts(self, request: Request, runtime: Runtime) -> Facts:
@@ -199,11 +199,15 @@ class CelStages:
     ) -> Request:
         """Return the request as upstream builds it: by the given user."""
         plural = resource_of(request, self._plurals, constraints)
-        asked = asked_by(self._user, request, plural)
-        name = asked.namespace
-        if not asked.namespace_labels and self._values.lacks_namespace(name):
-            asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked if asked.old_object else replace(asked, old_object=EMPTY_OBJECT)
+        user_request = asked_by(self._user, request, plural)
+        name = user_request.namespace
+        if not user_request.namespace_labels and self._values.lacks_namespace(name):
+            user_request = replace(user_request, namespace_labels={NAME_LABEL: name})
+        return (
+            user_request
+            if user_request.old_object
+            else replace(user_request, old_object=EMPTY_OBJECT)
+        )
 
     def _target_request(self, raw: dict[str, Json], trigger: Request) -> Request:
         """Return the request for an existing object, without an operation."""
@@ -232,7 +236,7 @@ class CelStages:
         """Return (namespace, name) of each target that the expression selects."""
         name = linked.ir.policy.name
         try:
-            found = linked.targets(facts)
+            targets = linked.targets(facts)
         except (ExpressionFailed, BudgetExceeded) as error:
             message = (
                 "failed to discover CEL targets: failed to evaluate CEL expression"
@@ -240,22 +244,22 @@ class CelStages:
             raise CommandFailed(
                 f"{message} for policy {name}: {error.message}"
             ) from error
-        if found is None:
+        if targets is None:
             return None
         return {
-            (metadata_text(one, "namespace"), metadata_text(one, "name"))
-            for one in found
+            (metadata_text(target, "namespace"), metadata_text(target, "name"))
+            for target in targets
         }
 
 
 def _selects(
     linked: LinkedMutatingPolicy,
     target: Request,
-    found: set[tuple[str, str]] | None,
+    targets: set[tuple[str, str]] | None,
 ) -> bool:
     """Return whether the policy selects the target."""
-    if found is not None:
-        return (target.namespace, target.name) in found
+    if targets is not None:
+        return (target.namespace, target.name) in targets
     return matches(any_operation(_target_constraints(linked)), target)
 
 
@@ -276,5 +280,5 @@ def _of_policies(
     policies: Iterable[LinkedGeneratingPolicy | LinkedDeletingPolicy],
 ) -> list[ConstraintsIR | None]:
     """Return the constraints; a policy without any matches no object."""
-    found = [linked.ir.constraints for linked in policies]
-    return [each for each in found if each is not None]
+    constraints = [linked.ir.constraints for linked in policies]
+    return [each for each in constraints if each is not None]

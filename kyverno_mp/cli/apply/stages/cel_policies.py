@@ -66,16 +66,16 @@ class CelPolicies:
     """Policies linked once, applied to many objects."""
 
     def __init__(
-        self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+        self, inputs: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
     ) -> None:
         self._for_objects: list[LinkedValidatingPolicy] = []
         self._for_json: list[LinkedValidatingPolicy] = []
-        if given.policies:
-            self._link(given.policies)
+        if inputs.policies:
+            self._link(inputs.policies)
         self._ports = ports
         self._values = values
         self._user = user or UserInfo()
-        self._plurals = known_plurals(given.plurals)
+        self._plurals = known_plurals(inputs.plurals)
         self._constraints = [
             body.constraints
             for linked in self._for_objects
@@ -104,10 +104,10 @@ class CelPolicies:
         KYVERNO: policies in JSON mode get the object, too, after all other policies.
         """
         if self._for_objects:
-            asked = self._asked(request)
-            namespace = namespace_of(asked, self._values)
+            user_request = self._asked(request)
+            namespace = namespace_of(user_request, self._values)
             yield from self._verdicts(
-                self._for_objects, asked, runtime, namespace=namespace
+                self._for_objects, user_request, runtime, namespace=namespace
             )
         yield from self._on_json(request.object, runtime)
 
@@ -149,11 +149,15 @@ class CelPolicies:
         plural = resource_of(
             request, self._plurals, self._constraints, self._guessed(request.kind)
         )
-        asked = asked_by(self._user, request, plural)
-        name = asked.namespace
-        if not asked.namespace_labels and self._values.lacks_namespace(name):
-            asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked if asked.old_object else replace(asked, old_object=EMPTY_OBJECT)
+        user_request = asked_by(self._user, request, plural)
+        name = user_request.namespace
+        if not user_request.namespace_labels and self._values.lacks_namespace(name):
+            user_request = replace(user_request, namespace_labels={NAME_LABEL: name})
+        return (
+            user_request
+            if user_request.old_object
+            else replace(user_request, old_object=EMPTY_OBJECT)
+        )
 
     def _guessed(self, kind: str) -> str:
         """Return the first matched resource whose name begins with the kind.

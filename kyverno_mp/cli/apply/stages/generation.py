@@ -47,7 +47,7 @@ class _Store:
 
     def objects(self, object_query: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name."""
-        found = []
+        keyed = []
         for (api_version, kind, namespace, name), raw in self._objects.items():
             group, _, version = api_version.rpartition("/")
             if (
@@ -57,8 +57,8 @@ class _Store:
                 and matches(object_query.namespace or "*", namespace)
                 and matches(object_query.name or "*", name)
             ):
-                found.append(((namespace, name), raw))
-        return [raw for _, raw in sorted(found, key=lambda each: each[0])]
+                keyed.append(((namespace, name), raw))
+        return [raw for _, raw in sorted(keyed, key=lambda each: each[0])]
 
     def keep(self, generated: Generated) -> bool:
         """Store an object; return whether it is new."""
@@ -102,8 +102,8 @@ class Generations:
         if not response.results:
             return None
         objects = [request.object] if request.object else []
-        for found in response.results:
-            objects.extend(self._sources.get(found.rule, ()))
+        for rule_result in response.results:
+            objects.extend(self._sources.get(rule_result.rule, ()))
         store = _Store(objects)
         cluster_data = replace(self._cluster_data, objects=store)
         error = generate(rules, response, self._open(request, cluster_data), store.keep)

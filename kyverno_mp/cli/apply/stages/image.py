@@ -22,7 +22,9 @@ class ImageStage:
     def __init__(
         self, policies: Sequence[CompiledPolicy], cluster_data: ClusterData
     ) -> None:
-        linked = [(one.policy, link_image_rules(one)) for one in policies]
+        linked = [
+            (compiled.policy, link_image_rules(compiled)) for compiled in policies
+        ]
         self.policies: list[tuple[PolicyIR, list[LinkedImageRule]]] = [
             (policy, rules) for policy, rules in linked if rules
         ]

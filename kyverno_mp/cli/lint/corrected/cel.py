@@ -64,15 +64,15 @@ def cel_concerns(document: AnyOfCel) -> Iterator[Concern]:
     if isinstance(document, DeletingPolicy):
         return  # its only object is always there
     absent = _absent(document)
-    for text, path in _expressions(document.spec.raw(), "spec"):
-        tokens = _tokens(text)
+    for expression, path in _expressions(document.spec.raw(), "spec"):
+        tokens = _tokens(expression)
         for name in sorted(absent):
             if _uses(tokens, name, isinstance(document, MutatingPolicy)):
-                said = f"{name} without a value is null, not an empty map"
-                yield Concern(ABSENT_OBJECT, path, "", said, "note")
+                message = f"{name} without a value is null, not an empty map"
+                yield Concern(ABSENT_OBJECT, path, "", message, "note")
     if isinstance(document, ImageValidatingPolicy) and "object" in absent:
-        said = "on DELETE, the images of oldObject are verified; 1.18 finds none"
-        yield Concern(ABSENT_OBJECT, "spec.matchConstraints", "", said, "note")
+        message = "on DELETE, the images of oldObject are verified; 1.18 finds none"
+        yield Concern(ABSENT_OBJECT, "spec.matchConstraints", "", message, "note")
     if isinstance(document, MutatingPolicy):
         yield from _copies(document)
 
@@ -84,31 +84,31 @@ def _absent(document: AnyOfCel) -> set[str]:
     constraints = getattr(document.spec, "match_constraints", None)
     rules = constraints.resource_rules if constraints is not None else ()
     operations = {operation for rule in rules for operation in rule.operations}
-    found = {name for name, among in _WITHOUT.items() if operations & among}
+    absent = {name for name, among in _WITHOUT.items() if operations & among}
     if isinstance(document, MutatingPolicy | GeneratingPolicy | DeletingPolicy):
-        return found
+        return absent
     evaluation = document.spec.evaluation
     background = evaluation.background if evaluation is not None else None
     if background is None or background.enabled is not False:
-        found.add("oldObject")
-    return found
+        absent.add("oldObject")
+    return absent
 
 
 def _expressions(value: Json, path: str) -> Iterator[tuple[str, str]]:
     if type(value) is dict:
         for name, item in value.items():
-            place = f"{path}.{name}"
+            subpath = f"{path}.{name}"
             if name in _EXPRESSIONS and type(item) is str:
-                yield item, place
-            yield from _expressions(item, place)
+                yield item, subpath
+            yield from _expressions(item, subpath)
     elif type(value) is list:
         for index, item in enumerate(value):
             yield from _expressions(item, f"{path}[{index}]")
 
 
-def _tokens(text: str) -> Sequence[Token]:
+def _tokens(expression: str) -> Sequence[Token]:
     try:
-        tokens, problems = tokenize(text)
+        tokens, problems = tokenize(expression)
     except ExpressionInvalid:
         return ()
     return () if problems else tokens
@@ -132,30 +132,32 @@ def _uses(tokens: Sequence[Token], name: str, is_mutating: bool) -> bool:  # noq
 def _copies(document: MutatingPolicy) -> Iterator[Concern]:
     """Yield the expressions whose autogen copies differ from those of 1.18."""
     spec = document.spec
-    wanted = None
+    controllers = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
-        wanted = spec.autogen.pod_controllers.controllers
+        controllers = spec.autogen.pod_controllers.controllers
     prefixes = [
         prefix
-        for _, constraints, prefix in copied_constraints(spec.match_constraints, wanted)
+        for _, constraints, prefix in copied_constraints(
+            spec.match_constraints, controllers
+        )
         if constraints is not None and prefix
     ]
-    for text, path, was_kept in _copied(document):
+    for expression, path, was_kept in _copied(document):
         for prefix in prefixes:
-            before = text if was_kept else _by_text(text, prefix)
-            if _values(before) != _values(moved(text, prefix.split("."))):
-                said = "the copies for Pod controllers differ from those of 1.18"
-                yield Concern(AUTOGEN, path, "", said, "note")
+            before = expression if was_kept else _by_text(expression, prefix)
+            if _values(before) != _values(moved(expression, prefix.split("."))):
+                message = "the copies for Pod controllers differ from those of 1.18"
+                yield Concern(AUTOGEN, path, "", message, "note")
                 break
 
 
 def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
     """Yield (expression, path, whether 1.18 keeps it) of what copies change."""
     spec = document.spec
-    for index, one in enumerate(spec.match_conditions):
-        yield one.expression, f"spec.matchConditions[{index}].expression", False
-    for index, one in enumerate(spec.variables):
-        yield one.expression, f"spec.variables[{index}].expression", True
+    for index, named in enumerate(spec.match_conditions):
+        yield named.expression, f"spec.matchConditions[{index}].expression", False
+    for index, named in enumerate(spec.variables):
+        yield named.expression, f"spec.variables[{index}].expression", True
     for index, mutation in enumerate(spec.mutations):
         path = f"spec.mutations[{index}]"
         body, patch = mutation.apply_configuration, mutation.json_patch
@@ -168,24 +170,24 @@ def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
         yield note.value_expression, path, True
 
 
-def _values(text: str) -> object:
+def _values(expression: str) -> object:
     """Return what decides whether two expressions are equal: no white space."""
-    tokens = _tokens(text)
-    return [(token.kind, token.value) for token in tokens] if tokens else text
+    tokens = _tokens(expression)
+    return [(token.kind, token.value) for token in tokens] if tokens else expression
 
 
-def _by_text(text: str, prefix: str) -> str:
+def _by_text(expression: str, prefix: str) -> str:
     """Return the copy of 1.18, which replaces text."""
     for path, rest in _MOVED:
         root = path.partition(".")[0]
-        text = text.replace(path, f"{root}.{prefix}.{rest}")
-    stripped = text.strip()
+        expression = expression.replace(path, f"{root}.{prefix}.{rest}")
+    stripped = expression.strip()
     if not stripped.startswith("Object{"):
-        return text
+        return expression
     content = stripped.removeprefix("Object{")
     end = _end(content)
     if not end:
-        return text
+        return expression
     head, path = "", "Object"
     for field in prefix.split("."):
         head += f"{path}{{{field}: "
@@ -197,8 +199,8 @@ def _by_text(text: str, prefix: str) -> str:
 def _end(content: str) -> int:
     """Return the position of the brace that closes the object, 0 if it is missing."""
     depth = 1
-    for place, character in enumerate(content):
+    for position, character in enumerate(content):
         depth += (character == "{") - (character == "}")
         if not depth:
-            return place
+            return position
     return 0

@@ -106,8 +106,12 @@ def condition_concerns(value: Json, path: str, rule: str = "") -> Iterator[Conce
             yield from condition_concerns(item, f"{path}[{index}]", rule)
 
 
-def _condition(given: dict[str, Json], path: str, rule: str) -> Iterator[Concern]:
-    key, value, operator = given["key"], given.get("value"), given["operator"]
+def _condition(condition: dict[str, Json], path: str, rule: str) -> Iterator[Concern]:
+    key, value, operator = (
+        condition["key"],
+        condition.get("value"),
+        condition["operator"],
+    )
     lower = operator.lower()
     if lower in _UNEQUAL and _may_be_undecided(key, value):
         message = (
@@ -147,11 +151,13 @@ def _may_be_undecided(key: Json, value: Json) -> bool:
 
 def _is_of_milli(key: Json, value: Json) -> bool:
     """Return whether one side is a number and the other may be a text as ``500m``."""
-    for one, other in ((key, value), (value, key)):
-        if type(one) in (int, float):
-            return is_milli(other) or (_is_variable(other) and _names_cpu(other))
-        if is_milli(one) and _is_variable(other):
-            return _NUMBER in _kinds_of(other)
+    for side, opposite in ((key, value), (value, key)):
+        if type(side) in (int, float):
+            return is_milli(opposite) or (
+                _is_variable(opposite) and _names_cpu(opposite)
+            )
+        if is_milli(side) and _is_variable(opposite):
+            return _NUMBER in _kinds_of(opposite)
     return False
 
 
@@ -169,13 +175,16 @@ def _kinds_of(value: Json) -> frozenset[str]:
         return frozenset({_LIST})
     if not _is_variable(value):
         return _OTHER
-    found = find_variables(value)
-    if len(found) == 1 and (found[0].start, found[0].end) == (0, len(value)):
-        root = _parsed(found[0].variable)
+    variables = find_variables(value)
+    if len(variables) == 1 and (variables[0].start, variables[0].end) == (
+        0,
+        len(value),
+    ):
+        root = _parsed(variables[0].variable)
         return _kinds(root) if root is not None else _OTHER
     rest = value
-    for one in found:
-        rest = rest.replace(one.variable, "")
+    for variable in variables:
+        rest = rest.replace(variable.variable, "")
     is_quantity = _QUANTITY_CHARACTERS.match(rest) is not None
     return frozenset({_TEXT if is_quantity else _WORD})
 

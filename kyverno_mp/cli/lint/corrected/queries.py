@@ -38,21 +38,23 @@ _NESTED: Final = (dict, list)
 
 def query_concerns(value: Json, path: str, rule: str = "") -> Iterator[Concern]:
     """Yield a Concern for each query below ``path`` that a correction reaches."""
-    for text, place in _texts(value, path):
-        shallow = {match.span(1) for match in _SHALLOW.finditer(text)}
+    for string, subpath in _texts(value, path):
+        shallow = {match.span(1) for match in _SHALLOW.finditer(string)}
         if any(
             (variable.start, variable.end) not in shallow
-            for variable in find_variables(text)
+            for variable in find_variables(string)
         ):
-            said = "a variable with two levels of braces is a query, not literal text"
-            yield Concern(BRACES, place, rule, said, "note")
-    for query, place in queries_in(value, path):
+            message = (
+                "a variable with two levels of braces is a query, not literal text"
+            )
+            yield Concern(BRACES, subpath, rule, message, "note")
+    for query, subpath in queries_in(value, path):
         try:
             root = parse(query)
         except ExpressionInvalid:
             continue  # reported by the policy's checks
-        for code, said in dict.fromkeys(_calls(root)):
-            yield Concern(code, place, rule, said, "note")
+        for code, message in dict.fromkeys(_calls(root)):
+            yield Concern(code, subpath, rule, message, "note")
 
 
 def _texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
@@ -79,8 +81,8 @@ def _calls(root: Node) -> Iterator[tuple[str, str]]:
         if node.name == "label_match" and any(map(_is_nested, node.arguments)):
             yield LABEL_MATCH, "label_match compares nested values deeply"
         if node.name in _ARITHMETIC and _is_of_durations(_operands(node.arguments)):
-            said = f"{node.name}: m beside a duration is minutes, not milli"
-            yield ARITHMETIC, said
+            message = f"{node.name}: m beside a duration is minutes, not milli"
+            yield ARITHMETIC, message
 
 
 def _is_nested(node: Node) -> bool:
@@ -90,7 +92,7 @@ def _is_nested(node: Node) -> bool:
         return any(isinstance(child, inner) for _, child in node.pairs)
     value = node.value if isinstance(node, Literal) else None
     if type(value) is dict:
-        return any(type(one) in _NESTED for one in value.values())
+        return any(type(item) in _NESTED for item in value.values())
     return False
 
 

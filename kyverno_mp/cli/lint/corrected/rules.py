@@ -36,19 +36,21 @@ def rule_concerns(policy: AnyPolicy) -> Iterator[Concern]:
         assert type(raw) is dict
         yield from condition_concerns(raw, path, rule.name)
         yield from query_concerns(raw, path, rule.name)
-        for patch, place in _patches(raw.get("mutate"), f"{path}.mutate"):
-            yield from _patch(patch, place, rule.name)
+        for patch, subpath in _patches(raw.get("mutate"), f"{path}.mutate"):
+            yield from _patch(patch, subpath, rule.name)
         for body in ("validate", "mutate"):
             yield from _contexts(raw, body, path, rule.name)
         for number, block in enumerate(raw.get("verifyImages") or ()):
             # KYVERNO: other entries record nothing (docs/behaviour/images 2.3).
             if any(block.get(name) for name in _VERIFYING):
-                said = "1.18 accepts what an UPDATE keeps, or another policy verified"
-                place = f"{path}.verifyImages[{number}]"
-                yield Concern(IMAGE_RECORD, place, rule.name, said, "note")
+                message = (
+                    "1.18 accepts what an UPDATE keeps, or another policy verified"
+                )
+                subpath = f"{path}.verifyImages[{number}]"
+                yield Concern(IMAGE_RECORD, subpath, rule.name, message, "note")
         if _was_empty_set(rule) and not covers_match(rule):
-            said = "exclude leaves something; 1.18 refuses the policy (empty set)"
-            yield Concern(EMPTY_SET, f"{path}.exclude", rule.name, said, "note")
+            message = "exclude leaves something; 1.18 refuses the policy (empty set)"
+            yield Concern(EMPTY_SET, f"{path}.exclude", rule.name, message, "note")
 
 
 def _patches(value: Json, path: str) -> Iterator[tuple[Json, str]]:
@@ -58,22 +60,22 @@ def _patches(value: Json, path: str) -> Iterator[tuple[Json, str]]:
             if name == _MERGE:
                 yield item, f"{path}.{name}"
             elif name == "foreach" and type(item) is list:
-                for index, one in enumerate(item):
-                    yield from _patches(one, f"{path}.{name}[{index}]")
+                for index, loop in enumerate(item):
+                    yield from _patches(loop, f"{path}.{name}[{index}]")
 
 
 def _patch(patch: Json, path: str, rule: str) -> Iterator[Concern]:
-    for place in _empty_maps(patch, path):
-        said = "the empty map is merged; 1.18 drops it"
-        yield Concern(EMPTY_MAP, place, rule, said, "note")
-    for holder, place in _metadata(patch, path):
+    for subpath in _empty_maps(patch, path):
+        message = "the empty map is merged; 1.18 drops it"
+        yield Concern(EMPTY_MAP, subpath, rule, message, "note")
+    for holder, subpath in _metadata(patch, path):
         for name in _METADATA:
             values = holder.get(name)
             for key, value in values.items() if type(values) is dict else ():
                 if value is None:
-                    said = "null deletes it; 1.18 refuses the policy"
-                    where = f"{place}.{name}.{key}"
-                    yield Concern(NULL_LABEL, where, rule, said, "note")
+                    message = "null deletes it; 1.18 refuses the policy"
+                    label_path = f"{subpath}.{name}.{key}"
+                    yield Concern(NULL_LABEL, label_path, rule, message, "note")
 
 
 def _empty_maps(value: Json, path: str) -> Iterator[str]:
@@ -82,26 +84,26 @@ def _empty_maps(value: Json, path: str) -> Iterator[str]:
         for name, item in value.items():
             if name.startswith(("(", "<(")):
                 continue
-            place = f"{path}.{name}"
+            subpath = f"{path}.{name}"
             if item == {}:
-                yield place
-            yield from _empty_maps(item, place)
+                yield subpath
+            yield from _empty_maps(item, subpath)
     elif type(value) is list:
         for index, item in enumerate(value):
-            place = f"{path}[{index}]"
+            subpath = f"{path}[{index}]"
             if item == {}:
-                yield place
-            yield from _empty_maps(item, place)
+                yield subpath
+            yield from _empty_maps(item, subpath)
 
 
 def _metadata(patch: Json, path: str) -> Iterator[tuple[dict[str, Json], str]]:
     """Yield the metadata that 1.18 checks: the object's, or that of its template."""
-    for place in (("metadata",), ("spec", "template", "metadata")):
+    for keys in (("metadata",), ("spec", "template", "metadata")):
         holder = patch
-        for name in place:
+        for name in keys:
             holder = holder.get(name) if type(holder) is dict else None
         if type(holder) is dict:
-            yield holder, ".".join((path, *place))
+            yield holder, ".".join((path, *keys))
             return
 
 
@@ -115,19 +117,19 @@ def _contexts(
     for loop in loops or ():
         outer |= _names(loop)
     for index, loop in enumerate(loops or ()):
-        for place, inner in _inner(loop, f"{path}.{body}.foreach[{index}]"):
+        for loop_path, inner in _inner(loop, f"{path}.{body}.foreach[{index}]"):
             for name in sorted(_names(inner) - outer):
                 if any(_reads(query, name) for query in _queries(inner)):
-                    said = f"the check knows {name}; 1.18 refuses the policy"
-                    where = f"{place}.context"
-                    yield Concern(FOREACH_CONTEXT, where, rule, said, "note")
+                    message = f"the check knows {name}; 1.18 refuses the policy"
+                    context_path = f"{loop_path}.context"
+                    yield Concern(FOREACH_CONTEXT, context_path, rule, message, "note")
 
 
 def _inner(loop: dict[str, Json], path: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    for index, one in enumerate(loop.get("foreach") or ()):
-        place = f"{path}.foreach[{index}]"
-        yield place, one
-        yield from _inner(one, place)
+    for index, nested in enumerate(loop.get("foreach") or ()):
+        nested_path = f"{path}.foreach[{index}]"
+        yield nested_path, nested
+        yield from _inner(nested, nested_path)
 
 
 def _names(block: dict[str, Json]) -> set[str]:
@@ -157,26 +159,36 @@ def _was_empty_set(rule: Rule) -> bool:
     if exclude is None or exclude.all or match.all or exclude == MatchResources():
         return False
     if match.any and exclude.any:
-        return any(one in exclude.any for one in match.any)
-    ours, theirs = match.resources, exclude.resources
+        return any(entry in exclude.any for entry in match.any)
+    matched, excluded = match.resources, exclude.resources
     lists = [
         (match.roles, exclude.roles),
         (match.cluster_roles, exclude.cluster_roles),
         (match.subjects, exclude.subjects),
     ]
-    if theirs.name and not matches(theirs.name, ours.name):
+    if excluded.name and not matches(excluded.name, matched.name):
         return False
-    if theirs.names:
+    if excluded.names:
         if not any(
-            matches(other, name) for name in ours.names for other in theirs.names
+            matches(pattern, name)
+            for name in matched.names
+            for pattern in excluded.names
         ):
             return False
     else:
-        lists += [(ours.namespaces, theirs.namespaces), (ours.kinds, theirs.kinds)]
-        equal = (ours.annotations, ours.selector, ours.namespace_selector)
-        if equal != (theirs.annotations, theirs.selector, theirs.namespace_selector):
+        lists += [
+            (matched.namespaces, excluded.namespaces),
+            (matched.kinds, excluded.kinds),
+        ]
+        equal = (matched.annotations, matched.selector, matched.namespace_selector)
+        if equal != (
+            excluded.annotations,
+            excluded.selector,
+            excluded.namespace_selector,
+        ):
             return False
     return all(
-        not theirs_of or (bool(ours_of) and all(one in theirs_of for one in ours_of))
+        not theirs_of
+        or (bool(ours_of) and all(entry in theirs_of for entry in ours_of))
         for ours_of, theirs_of in lists
     )

@@ -195,8 +195,8 @@ def _as(value: Value, *names: str) -> Message:
 
 
 def _new(meter: Meter, name: str, **values: Value) -> Message:
-    texts = [value for value in values.values() if value.__class__ is str]
-    meter.charge_bytes(text_bytes(sum(map(len, texts)), *texts))
+    strings = [value for value in values.values() if value.__class__ is str]
+    meter.charge_bytes(text_bytes(sum(map(len, strings)), *strings))
     return SCHEMA[name].construct(values)
 
 
@@ -247,9 +247,9 @@ def _response(meter: Meter, response: Value) -> Message:
 
 
 def _with_message(meter: Meter, response: Value, message: str) -> Message:
-    given = _as(response, RESPONSE)
-    status = given.field("status").changed(meter, message=message)
-    return given.changed(meter, status=status)
+    typed = _as(response, RESPONSE)
+    status = typed.field("status").changed(meter, message=message)
+    return typed.changed(meter, status=status)
 
 
 def _with_metadata(meter: Meter, response: Value, metadata: Value) -> Message:

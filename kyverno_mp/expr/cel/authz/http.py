@@ -112,13 +112,13 @@ def _attributes(value: Value) -> Message:
 def _header(meter: Meter, attributes: Value, name: str) -> list[str]:
     meter.charge_text(2 * len(name))
     meter.charge_bytes(text_bytes(len(name), name))
-    found: list[str] = _attributes(attributes).field("header").get(canonical(name), [])
-    return found
+    values: list[str] = _attributes(attributes).field("header").get(canonical(name), [])
+    return values
 
 
 def _parameter(_meter: Meter, attributes: Value, name: str) -> list[str]:
-    found: list[str] = _attributes(attributes).field("query").get(name, [])
-    return found
+    values: list[str] = _attributes(attributes).field("query").get(name, [])
+    return values
 
 
 def _denied(meter: Meter, reason: str) -> Message:

@@ -80,13 +80,17 @@ def _http_library() -> Library:
 def _common() -> Library:
     return base_library().extended(
         (
-            *(one for one in mathematics.OVERLOADS if one.signature != _ROUND_TO),
+            *(
+                overload
+                for overload in mathematics.OVERLOADS
+                if overload.signature != _ROUND_TO
+            ),
             *encoders.OVERLOADS,
             *images.OVERLOADS,
             *(
-                one
-                for one in services.OVERLOADS
-                if "GlobalContext" not in one.signature
+                overload
+                for overload in services.OVERLOADS
+                if "GlobalContext" not in overload.signature
             ),
             *resources.CLUSTER,
             *tokens.OVERLOADS,

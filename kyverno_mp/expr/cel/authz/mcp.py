@@ -155,13 +155,13 @@ def tolerant(schema: Schema, body: bytes) -> Message:
 def _parse(meter: Meter, _parser: Value, value: Value) -> Message:
     if value.__class__ is not str:
         raise no_text(value)
-    text: str = value
-    if len(text) > DECODED_CHARACTERS_MAX:
+    json_text: str = value
+    if len(json_text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("cel.decoded", "text is too long to be decoded")
-    meter.charge(2 * len(text))
-    meter.hold(2 * decoded_bytes(text))
+    meter.charge(2 * len(json_text))
+    meter.hold(2 * decoded_bytes(json_text))
     try:
-        data = decode_json(text)
+        data = decode_json(json_text)
         envelope = _envelope(data)
         parameters = _parameters(_PLAIN, envelope, data)
     except (JsonInvalid, MessageInvalid) as error:
@@ -177,11 +177,11 @@ def _envelope(data: Json) -> dict[str, Value]:
     """
     if data is None:
         return {"Method": "", "ID": None}
-    found = from_go_exactly(_ENVELOPE, data, "")
-    call_id = found.field("ID")
+    envelope = from_go_exactly(_ENVELOPE, data, "")
+    call_id = envelope.field("ID")
     if call_id.__class__ not in (str, int, float, type(None)):
         raise MessageInvalid(f"invalid request id: {json.dumps(call_id)[:_SHOWN_MAX]}")
-    return {"Method": found.field("Method"), "ID": call_id}
+    return {"Method": envelope.field("Method"), "ID": call_id}
 
 
 def _parameters(
@@ -201,9 +201,9 @@ def _arguments(request: Value) -> dict[str, Value]:
     if request.__class__ is not Message or request.kind.name != REQUEST:
         raise CelFailed("no such overload")
     for name in ("ToolCall", "ResourceRead", "PromptGet"):
-        found = request.field(name).field("Arguments")
-        if found.__class__ is dict and request.has(name):
-            return dict(found)
+        arguments = request.field(name).field("Arguments")
+        if arguments.__class__ is dict and request.has(name):
+            return dict(arguments)
     return {}
 
 
@@ -239,8 +239,8 @@ def _getter(reader: Callable[[Value], Value]) -> Callable[..., Value]:
     def get(meter: Meter, request: Value, key: str, default: Value) -> Value:
         arguments = _arguments(request)
         meter.charge(len(arguments))
-        found = reader(arguments[key]) if key in arguments else None
-        return default if found is None else found
+        argument = reader(arguments[key]) if key in arguments else None
+        return default if argument is None else argument
 
     return get
 
@@ -249,13 +249,13 @@ def _list_getter(reader: Callable[[Value], Value]) -> Callable[..., Value]:
     def get(meter: Meter, request: Value, key: str, default: Value) -> Value:
         arguments = _arguments(request)
         meter.charge(len(arguments))
-        given = arguments.get(key)
-        if given.__class__ is not list:
+        items = arguments.get(key)
+        if items.__class__ is not list:
             return default
-        meter.charge(_ITEM_COST * len(given))
-        meter.charge_bytes(8 * len(given))
-        found = [reader(item) for item in given]
-        return [item for item in found if item is not None]
+        meter.charge(_ITEM_COST * len(items))
+        meter.charge_bytes(8 * len(items))
+        converted = [reader(item) for item in items]
+        return [item for item in converted if item is not None]
 
     return get
 

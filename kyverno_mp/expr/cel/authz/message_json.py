@@ -137,8 +137,8 @@ def _message(
                 raise MessageInvalid(f"proto: unknown field {quote(key)}")
             continue
         if dialect.is_exact and key != go_name(name):
-            shown = f"{quote(key)} instead of {quote(go_name(name))}"
-            raise MessageInvalid(f"the name of a field in another case: {shown}")
+            spelling = f"{quote(key)} instead of {quote(go_name(name))}"
+            raise MessageInvalid(f"the name of a field in another case: {spelling}")
         if dialect.is_strict and name in values:
             raise MessageInvalid(f"proto: duplicate field {quote(key)}")
         if item is None:
@@ -191,13 +191,15 @@ def _item(
     if field.item == "strings":
         if data is not None and type(data) is not list:
             raise _unexpected(dialect, data, "[]string", path)
-        return [_item(kind, _STRING, text, dialect, depth, path) for text in data or ()]
+        return [
+            _item(kind, _STRING, string, dialect, depth, path) for string in data or ()
+        ]
     if data is None and not dialect.is_strict:
         data = _GO_ZERO.get(field.item)
-    found = _scalar(field, data, is_text_number=dialect.is_strict)
-    if found is None:
+    scalar = _scalar(field, data, is_text_number=dialect.is_strict)
+    if scalar is None:
         raise _unexpected(dialect, data, field.item, path)
-    return found
+    return scalar
 
 
 _GO_ZERO: Final[dict[str, Json]] = {"string": "", "bytes": "", "int": 0}
@@ -234,25 +236,25 @@ def _number(data: Json, *, is_text_number: bool) -> int | float | None:
     return None
 
 
-def _utf8(text: str) -> str:
+def _utf8(string: str) -> str:
     """Return a text with U+FFFD for each half of a pair of surrogates, like Go."""
-    return text if text.isascii() else replaced_bytes(text)
+    return string if string.isascii() else replaced_bytes(string)
 
 
-def _bytes(text: str, *, is_url: bool) -> bytes | None:
+def _bytes(encoded: str, *, is_url: bool) -> bytes | None:
     """Decode base64; ``is_url``: with either alphabet, padded or not."""
     if is_url:
-        text = text.rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
-        text += "=" * (-len(text) % 4)
+        encoded = encoded.rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
+        encoded += "=" * (-len(encoded) % 4)
     try:
-        return b64decode(text, validate=True)
+        return b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         return None
 
 
-def _timestamp(text: str) -> Timestamp | None:
+def _timestamp(value: str) -> Timestamp | None:
     try:
-        return parse_timestamp(text)
+        return parse_timestamp(value)
     except CelFailed:
         return None
 
@@ -261,18 +263,18 @@ def _unexpected(
     dialect: _Dialect, data: Json, expected: str, path: str
 ) -> MessageInvalid:
     if dialect.is_strict:
-        where = f" for field {path}" if path else ""
+        target = f" for field {path}" if path else ""
         return MessageInvalid(
-            f"proto: unexpected {go_kind(data)}{where}, expected {expected}"
+            f"proto: unexpected {go_kind(data)}{target}, expected {expected}"
         )
     if type(data) is str and expected == "bytes":
         at = _NO_BASE64.search(data)
-        place = at.start() if at else len(data)
-        return MessageInvalid(f"illegal base64 data at input byte {place}")
-    where = f"Go struct field {path}" if path else "Go value"
-    shown = _GO_KINDS.get(expected, expected)
+        position = at.start() if at else len(data)
+        return MessageInvalid(f"illegal base64 data at input byte {position}")
+    target = f"Go struct field {path}" if path else "Go value"
+    go_type = _GO_KINDS.get(expected, expected)
     return MessageInvalid(
-        f"json: cannot unmarshal {go_kind(data)} into {where} of type {shown}"
+        f"json: cannot unmarshal {go_kind(data)} into {target} of type {go_type}"
     )
 
 

@@ -133,18 +133,18 @@ def _message(kind: MessageType, data: bytes, depth: int) -> Message:
     values: dict[str, Value] = {}
     merged: dict[str, bytes] = {}
     for number, wire, value in _parts(data):
-        known = by_number.get(number)
-        if known is None:
+        numbered = by_number.get(number)
+        if numbered is None:
             continue
-        name, field = known
+        name, field = numbered
         scalar = _SCALARS.get(field.item)
         if (scalar[0] if scalar is not None else _LENGTH) != wire:
             continue  # as an unknown field
         one_of = kind.one_of
         if one_of and name in one_of:
-            for other in one_of - {name}:
-                values.pop(other, None)
-                merged.pop(other, None)
+            for sibling in one_of - {name}:
+                values.pop(sibling, None)
+                merged.pop(sibling, None)
         if field.container == "map":
             key, item = _entry(name, field, value, depth - 1)
             values.setdefault(name, {})[key] = item
@@ -152,7 +152,7 @@ def _message(kind: MessageType, data: bytes, depth: int) -> Message:
             items = values.setdefault(name, [])
             items.append(_item(kind, field, value, depth - 1))
         elif scalar is not None:
-            _put(values, name, scalar[1](value), kept=name in kind.one_of)
+            _put(values, name, scalar[1](value), is_chosen=name in kind.one_of)
         else:
             # The parts of a message, one after another, are the merged message.
             merged[name] = merged.get(name, b"") + value
@@ -161,12 +161,12 @@ def _message(kind: MessageType, data: bytes, depth: int) -> Message:
     return Message(kind, values)
 
 
-def _put(values: dict[str, Value], name: str, value: Value, *, kept: bool) -> None:
+def _put(values: dict[str, Value], name: str, value: Value, *, is_chosen: bool) -> None:
     """Set a field of a scalar type; a zero value is as if it was not there.
 
-    ``kept``: it still is the field of its group that is set.
+    ``is_chosen``: it still is the field of its group that is set.
     """
-    if value or kept:
+    if value or is_chosen:
         values[name] = value
     else:
         values.pop(name, None)
@@ -212,7 +212,7 @@ def _struct(data: bytes, depth: int) -> dict[str, Json]:
     """Read a google.protobuf.Struct."""
     if depth <= 0:
         raise WireInvalid("nested too deeply")
-    found: dict[str, Json] = {}
+    members: dict[str, Json] = {}
     for number, wire, value in _parts(data):
         if (number, wire) == (1, _LENGTH):
             key, item = "", b""
@@ -221,33 +221,33 @@ def _struct(data: bytes, depth: int) -> dict[str, Json]:
                     key = _text(content)
                 elif (part, kind) == (2, _LENGTH):
                     item = content
-            found[key] = _json(item, depth - 1)
-    return found
+            members[key] = _json(item, depth - 1)
+    return members
 
 
 def _json(data: bytes, depth: int) -> Json:
     """Read a google.protobuf.Value; its last part counts."""
     if depth <= 0:
         raise WireInvalid("nested too deeply")
-    found: Json = None
+    result: Json = None
     for number, wire, value in _parts(data):
         if (number, wire) == (1, _VARINT):
-            found = None
+            result = None
         elif (number, wire) == (2, _I64):
-            found = _DOUBLE.unpack(value)[0]
+            result = _DOUBLE.unpack(value)[0]
         elif (number, wire) == (3, _LENGTH):
-            found = _text(value)
+            result = _text(value)
         elif (number, wire) == (4, _VARINT):
-            found = bool(value)
+            result = bool(value)
         elif (number, wire) == (5, _LENGTH):
-            found = _struct(value, depth - 1)
+            result = _struct(value, depth - 1)
         elif (number, wire) == (6, _LENGTH):
-            found = [
+            result = [
                 _json(item, depth - 1)
                 for part, kind, item in _parts(value)
                 if (part, kind) == (1, _LENGTH)
             ]
-    return found
+    return result
 
 
 def _timestamp(data: bytes) -> Timestamp:
@@ -324,8 +324,8 @@ def _content(field: Field, value: Value) -> bytes:
     raise WireInvalid(f"a {field.item} is not written")
 
 
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
+def _utf8(string: str) -> bytes:
+    return string.encode("utf-8", "replace")
 
 
 def _encoded_struct(value: dict[str, Json]) -> bytes:
@@ -359,14 +359,14 @@ _STRUCTS: Final = frozenset(
 """Fields that are a google.protobuf.Struct, in whose place CEL has a map."""
 
 
-def _by_number(name: str, text: str) -> dict[int, tuple[str, Field]]:
+def _by_number(name: str, numbers: str) -> dict[int, tuple[str, Field]]:
     fields = envoy.SCHEMA[name].fields
-    pairs = (pair.split("=") for pair in text.split())
+    pairs = (pair.split("=") for pair in numbers.split())
     table = {int(number): (key, fields[key]) for key, number in pairs}
     assert len(table) == len(fields), name
     return table
 
 
 _BY_NUMBER: Final = {
-    name: _by_number(name, text) for name, text in envoy.NUMBERS.items()
+    name: _by_number(name, numbers) for name, numbers in envoy.NUMBERS.items()
 }

@@ -83,8 +83,8 @@ class Field(NamedTuple):
     @property
     def type(self) -> Type:
         """The type in CEL."""
-        shown = _SHOWN.get(self.item, self.item)
-        item = object_type(shown) if self.is_message else parse_type(shown)
+        item_name = _SHOWN.get(self.item, self.item)
+        item = object_type(item_name) if self.is_message else parse_type(item_name)
         if self.container == "map":
             return Type("map", (parse_type("string"), item))
         return Type("list", (item,)) if self.container else item
@@ -115,7 +115,7 @@ class MessageType:
 
     def construct(self, values: Mapping[str, Value]) -> "Message":
         """Return a message. Raises: CelFailed if a value has the wrong type."""
-        kept: dict[str, Value] = {}
+        set_values: dict[str, Value] = {}
         for name, value in values.items():
             field = self.fields.get(name)
             if field is None:
@@ -125,14 +125,16 @@ class MessageType:
             try:
                 checked = _checked(field, value)
             except CelFailed as error:
-                where = f"{self.name}.{name} value type"
-                message = f"field type conversion error for {where}: {error.message}"
+                target = f"{self.name}.{name} value type"
+                message = f"field type conversion error for {target}: {error.message}"
                 raise CelFailed(message) from error
             if name in self.one_of:
-                kept = {key: kept[key] for key in kept if key not in self.one_of}
+                set_values = {
+                    key: set_values[key] for key in set_values if key not in self.one_of
+                }
             if _is_set(field, checked):
-                kept[name] = checked
-        return Message(self, kept)
+                set_values[name] = checked
+        return Message(self, set_values)
 
 
 class Message(Record):
@@ -189,15 +191,15 @@ class Message(Record):
         meter.charge_bytes(LIST_BYTES + POINTER_BYTES * (len(items) + 1))
         return self.changed(meter, **{name: [*items, item]})
 
-    def equals(self, meter: Meter, other: Value, depth: int) -> bool:
+    def equals(self, meter: Meter, operand: Value, depth: int) -> bool:
         """Return whether two messages have the same type and equal fields."""
-        if other.__class__ is not Message or other.kind.name != self.kind.name:
+        if operand.__class__ is not Message or operand.kind.name != self.kind.name:
             return False
         meter.charge(_WALK_COST + _ITEM_COST * len(self.values))
         if depth > CEL_VALUE_DEPTH_MAX:
             raise over_budget()
-        return self.values.keys() == other.values.keys() and all(
-            equal(meter, value, other.values[name], depth + 1)
+        return self.values.keys() == operand.values.keys() and all(
+            equal(meter, value, operand.values[name], depth + 1)
             for name, value in self.values.items()
         )
 
@@ -217,7 +219,7 @@ class Schema(dict[str, MessageType]):
         """
         super().__init__()
         for name, table in tables.items():
-            fields = {key: _field(text) for key, text in table.items()}
+            fields = {key: _field(notation) for key, notation in table.items()}
             self[name] = MessageType(
                 self, name, fields, (one_of or {}).get(name, frozenset())
             )
@@ -234,9 +236,9 @@ class Schema(dict[str, MessageType]):
         return {name: kind.construct for name, kind in self.items()}
 
 
-def _field(text: str) -> Field:
-    matched = _SHAPE.fullmatch(text)
-    assert matched is not None, text
+def _field(notation: str) -> Field:
+    matched = _SHAPE.fullmatch(notation)
+    assert matched is not None, notation
     container, item = matched[1] or "", matched[2]
     if item.startswith("enum("):
         return Field(
@@ -278,7 +280,7 @@ def _checked_item(field: Field, value: Value) -> Value:
     elif item == "strings":
         if value.__class__ is not list:
             raise _mismatch("list", value)
-        return [_checked_item(_STRING, text) for text in value]
+        return [_checked_item(_STRING, item) for item in value]
     elif item == "data":
         try:
             return protobuf_data(Meter(), value)

@@ -109,7 +109,7 @@ def _check_claims(claims: dict[str, Json]) -> None:
     if type(audience) is str:
         claims["aud"] = [audience]
     elif audience is not None and not (
-        type(audience) is list and all(type(one) is str for one in audience)
+        type(audience) is list and all(type(entry) is str for entry in audience)
     ):
         raise _no_claim("aud", "neither a string nor a list of strings")
 

@@ -30,7 +30,7 @@ RECORDS: dict[str, dict[str, Type]] = {
 field."""
 
 
-def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
+def nobody_to_ask(_attributes: dict[str, str]) -> tuple[bool, str, str]:
     """Reject every check, because the cluster or its authorizer is not accessible."""
     raise CelFailed("authorization checks need access to a cluster")
 
@@ -40,7 +40,7 @@ class AccessCheck(NamedTuple):
 
     type_name: str
     ask: Ask
-    asked: dict[str, str]
+    attributes: dict[str, str]
 
 
 class AccessDecision(NamedTuple):
@@ -78,8 +78,8 @@ class Authorizer(Record):
 
 
 def _opened(kind: str, key: str) -> Callable[..., AccessCheck]:
-    def run(_meter: Meter, authorizer: Authorizer, text: str) -> AccessCheck:
-        return AccessCheck(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
+    def run(_meter: Meter, authorizer: Authorizer, value: str) -> AccessCheck:
+        return AccessCheck(f"{_PREFIX}{kind}", authorizer.ask, {key: value})
 
     return run
 
@@ -87,23 +87,25 @@ def _opened(kind: str, key: str) -> Callable[..., AccessCheck]:
 def _service_account(
     _meter: Meter, authorizer: Authorizer, namespace: str, name: str
 ) -> Authorizer:
-    def ask(asked: dict[str, str]) -> tuple[bool, str, str]:
+    def ask(attributes: dict[str, str]) -> tuple[bool, str, str]:
         user = f"system:serviceaccount:{namespace}:{name}"
-        return authorizer.ask({"user": user, **asked})
+        return authorizer.ask({"user": user, **attributes})
 
     return Authorizer(ask, authorizer.request_resource)
 
 
 def _narrowed(key: str) -> Callable[..., AccessCheck]:
-    def run(_meter: Meter, check: AccessCheck, text: str) -> AccessCheck:
-        return AccessCheck(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
+    def run(_meter: Meter, check: AccessCheck, value: str) -> AccessCheck:
+        return AccessCheck(
+            RESOURCE_CHECK.name, check.ask, {**check.attributes, key: value}
+        )
 
     return run
 
 
 def _decide(meter: Meter, check: AccessCheck, verb: str) -> AccessDecision:
     meter.charge(_CHECK_COST)
-    return AccessDecision(*check.ask({**check.asked, "verb": verb}))
+    return AccessDecision(*check.ask({**check.attributes, "verb": verb}))
 
 
 OVERLOADS = (

@@ -20,10 +20,10 @@ def _encode(meter: Meter, data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _decode(meter: Meter, text: str) -> bytes:
+def _decode(meter: Meter, encoded: str) -> bytes:
     """Decode base64; padding is optional and, as in Go, line breaks are ignored."""
-    meter.charge_bytes(3 * text_bytes(len(text), text))
-    clean = text.replace("\n", "").replace("\r", "")
+    meter.charge_bytes(3 * text_bytes(len(encoded), encoded))
+    clean = encoded.replace("\n", "").replace("\r", "")
     try:
         return base64.b64decode(clean, validate=True)
     except (binascii.Error, ValueError):
@@ -36,9 +36,9 @@ def _decode(meter: Meter, text: str) -> bytes:
     raise CelFailed(f"illegal base64 data at input byte {_bad_at(clean)}")
 
 
-def _bad_at(text: str) -> int:
-    found = _FOREIGN.search(text)
-    return len(text) - len(text) % 4 if found is None else found.start()
+def _bad_at(encoded: str) -> int:
+    match = _FOREIGN.search(encoded)
+    return len(encoded) - len(encoded) % 4 if match is None else match.start()
 
 
 OVERLOADS = (

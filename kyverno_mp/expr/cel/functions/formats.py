@@ -76,15 +76,15 @@ def _too_long(limit: int, unit: str = "bytes") -> str:
     return f"must be no more than {limit} {unit}"
 
 
-def _mismatch(text: str, expression: str, *examples: str) -> str:
-    shown = " or ".join(f"'{example}'" for example in examples)
-    shown = shown.replace("' or '", "',  or '") if len(examples) > 1 else shown
-    return f"{text} (e.g. {shown}, regex used for validation is '{expression}')"
+def _mismatch(description: str, expression: str, *examples: str) -> str:
+    listed = " or ".join(f"'{example}'" for example in examples)
+    listed = listed.replace("' or '", "',  or '") if len(examples) > 1 else listed
+    return f"{description} (e.g. {listed}, regex used for validation is '{expression}')"
 
 
 def _named(
     expression: str,
-    text: str,
+    description: str,
     limit: int,
     examples: tuple[str, ...],
     *,
@@ -97,53 +97,55 @@ def _named(
     def problems(value: str) -> list[str]:
         if prefix and value.endswith("-"):
             value = f"{value[:-1]}a" if len(value) > 1 else "a"
-        found = []
+        faults = []
         if len(value.encode()) > limit:
-            found.append(_too_long(limit, unit))
+            faults.append(_too_long(limit, unit))
         if not compiled.fullmatch(value):
             is_dotted = expression == _LABEL and _DOTTED.fullmatch(value)
-            shown = _mismatch(text, expression, *examples)
-            found.append(_NO_DOTS if is_dotted else shown)
-        return found
+            mismatch = _mismatch(description, expression, *examples)
+            faults.append(_NO_DOTS if is_dotted else mismatch)
+        return faults
 
     return problems
 
 
 def _qualified_name(value: str) -> list[str]:
-    found = []
+    faults = []
     parts = value.split("/")
     name = parts[-1]
     if len(parts) == 2:  # noqa: PLR2004 - prefix and name
         if not parts[0]:
-            found.append(f"prefix part {_EMPTY}")
+            faults.append(f"prefix part {_EMPTY}")
         else:
-            found += [f"prefix part {problem}" for problem in _PREFIXES(parts[0])]
+            faults += [f"prefix part {problem}" for problem in _PREFIXES(parts[0])]
     elif len(parts) != 1:
-        text = "a valid label key " + _QUALIFIED_TEXT
-        shown = _mismatch(text, _QUALIFIED, "MyName", "my.name", "123-abc")
+        description = "a valid label key " + _QUALIFIED_TEXT
+        mismatch = _mismatch(description, _QUALIFIED, "MyName", "my.name", "123-abc")
         tail = (
             "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
         )
-        return [f"{shown} {tail}"]
+        return [f"{mismatch} {tail}"]
     if not name:
-        found.append(f"name part {_EMPTY}")
+        faults.append(f"name part {_EMPTY}")
     elif len(name) > _LABEL_MAX:
-        found.append(f"name part {_too_long(_LABEL_MAX)}")
+        faults.append(f"name part {_too_long(_LABEL_MAX)}")
     if not re.fullmatch(_QUALIFIED, name[: _LABEL_MAX + 1], re.ASCII):
-        shown = _mismatch(_QUALIFIED_TEXT, _QUALIFIED, "MyName", "my.name", "123-abc")
-        found.append(f"name part {shown}")
-    return found
+        mismatch = _mismatch(
+            _QUALIFIED_TEXT, _QUALIFIED, "MyName", "my.name", "123-abc"
+        )
+        faults.append(f"name part {mismatch}")
+    return faults
 
 
 def _label_value(value: str) -> list[str]:
-    found = []
+    faults = []
     if len(value) > _LABEL_MAX:
-        found.append(_too_long(_LABEL_MAX))
+        faults.append(_too_long(_LABEL_MAX))
     if not re.fullmatch(f"({_QUALIFIED})?", value[: _LABEL_MAX + 1], re.ASCII):
-        found.append(
+        faults.append(
             _mismatch(_VALUE_TEXT, f"({_QUALIFIED})?", "MyValue", "my_value", "12345")
         )
-    return found
+    return faults
 
 
 def _uri(value: str) -> list[str]:
@@ -166,10 +168,10 @@ def _byte(value: str) -> list[str]:
 
 
 def _date(value: str) -> list[str]:
-    found = _DATE.fullmatch(value)
+    match = _DATE.fullmatch(value)
     try:
-        if found is not None:
-            date(int(found[1]) or 4, int(found[2]), int(found[3]))
+        if match is not None:
+            date(int(match[1]) or 4, int(match[2]), int(match[3]))
             return []
     except ValueError:
         pass
@@ -222,14 +224,14 @@ _KNOWN: Final = {name: Format(name, check) for name, check in _FORMATS.items()}
 
 
 def _find(_meter: Meter, name: str) -> Optional:
-    found = _KNOWN.get(name)
-    return NO_VALUE if found is None else Optional(found)
+    named_format = _KNOWN.get(name)
+    return NO_VALUE if named_format is None else Optional(named_format)
 
 
-def _validate(meter: Meter, given: Format, text: str) -> Optional:
-    meter.charge(2 * len(text))
-    meter.hold(text_bytes(2 * len(text), text))
-    problems = given.problems(text)
+def _validate(meter: Meter, named_format: Format, string: str) -> Optional:
+    meter.charge(2 * len(string))
+    meter.hold(text_bytes(2 * len(string), string))
+    problems = named_format.problems(string)
     return Optional(problems) if problems else NO_VALUE
 
 
@@ -239,7 +241,10 @@ OVERLOADS = (
         "validate(Format, string) -> optional_type(list(string))", _validate, cost=800
     ),
     *(
-        function(f"format.{name}() -> Format", lambda _m, found=found: found)
-        for name, found in _KNOWN.items()
+        function(
+            f"format.{name}() -> Format",
+            lambda _m, named_format=named_format: named_format,
+        )
+        for name, named_format in _KNOWN.items()
     ),
 )

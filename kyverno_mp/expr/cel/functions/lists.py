@@ -95,22 +95,22 @@ def _flatten(meter: Meter, items: list[Value], level: int = 1) -> list[Value]:
 
 
 def _distinct(meter: Meter, items: list[Value]) -> list[Value]:
-    seen: set[Value] = set()
-    kept: list[Value] = []
+    hashed: set[Value] = set()
+    distinct: list[Value] = []
     for item in items:
         meter.charge(6)
         if item.__class__ in (str, bytes):
             meter.charge_text(len(item))
-            if item in seen:
+            if item in hashed:
                 continue
             meter.hold(ENTRY_BYTES)
-            seen.add(item)
+            hashed.add(item)
         else:
-            meter.charge(_SEARCH_COST + _PAIR_COST * len(kept))
-            if any(equal(meter, item, other) for other in kept):
+            meter.charge(_SEARCH_COST + _PAIR_COST * len(distinct))
+            if any(equal(meter, item, member) for member in distinct):
                 continue
-        kept.append(item)
-    return kept
+        distinct.append(item)
+    return distinct
 
 
 def _reverse(meter: Meter, items: list[Value]) -> list[Value]:
@@ -225,7 +225,7 @@ def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
     return _sum(zero)(meter, items)
 
 
-def _extreme(name: str, wanted: int) -> Value:
+def _extreme(name: str, sign: int) -> Value:
     def run(meter: Meter, items: list[Value]) -> Value:
         _read(meter, items)
         if not items:
@@ -233,7 +233,7 @@ def _extreme(name: str, wanted: int) -> Value:
         _check_ordered(items)
         best = items[0]
         for item in islice(items, 1, None):
-            if _order(item, best) == wanted:
+            if _order(item, best) == sign:
                 best = item
         return best
 

@@ -24,7 +24,7 @@ _KINDS: Final = ("int", "uint", "double")
 _NUMBERS: Final = frozenset({int, Uint, float})
 
 
-def _of_list(name: str, wanted: int) -> Callable[..., Value]:
+def _of_list(name: str, sign: int) -> Callable[..., Value]:
     def run(meter: Meter, items: list[Value]) -> Value:
         if not items:
             raise CelFailed(f"{name}(list) argument must not be empty")
@@ -32,7 +32,7 @@ def _of_list(name: str, wanted: int) -> Callable[..., Value]:
         best = items[0]
         try:
             for item in islice(items, 1, None):
-                if compare(item, best) == wanted:
+                if compare(item, best) == sign:
                     best = item
         except CelFailed:
             best = None
@@ -43,10 +43,10 @@ def _of_list(name: str, wanted: int) -> Callable[..., Value]:
     return run
 
 
-def _of_pair(name: str, wanted: int) -> Callable[..., Value]:
+def _of_pair(name: str, sign: int) -> Callable[..., Value]:
     def run(_meter: Meter, first: Value, second: Value) -> Value:
         try:
-            return second if compare(second, first) == wanted else first
+            return second if compare(second, first) == sign else first
         except CelFailed as error:
             raise CelFailed(f"{error.message}: {name}") from None
 
@@ -55,8 +55,8 @@ def _of_pair(name: str, wanted: int) -> Callable[..., Value]:
 
 def _extremes() -> Iterator[Declaration]:
     """Yield the functions that the macros ``math.least`` and ``math.greatest`` call."""
-    for name, wanted in (("math.@min", -1), ("math.@max", 1)):
-        pair, items = _of_pair(name, wanted), _of_list(name, wanted)
+    for name, sign in (("math.@min", -1), ("math.@max", 1)):
+        pair, items = _of_pair(name, sign), _of_list(name, sign)
         for first in _KINDS:
             yield function(f"{name}({first}) -> {first}", lambda _m, v: v, cost=_COST)
             signature = f"{name}(list({first})) -> {first}"
@@ -78,8 +78,8 @@ def _whole(value: float, rounded: Callable[[float], int]) -> float:
 def _half_away(value: float) -> int:
     size = abs(value)
     floor = math.floor(size)
-    whole = floor + 1 if size - floor >= 0.5 else floor  # noqa: PLR2004 - a half
-    return -whole if value < 0 else whole
+    rounded = floor + 1 if size - floor >= 0.5 else floor  # noqa: PLR2004 - a half
+    return -rounded if value < 0 else rounded
 
 
 def _round_to(meter: Meter, value: float, places: int) -> float:

@@ -48,71 +48,71 @@ class Cidr(NamedTuple):
         return ipaddress.ip_network(f"{self.address}/{self.bits}", strict=False)
 
 
-def _address(text: str) -> Ip | str:
+def _address(literal: str) -> Ip | str:
     # No address is longer than this; a longer string is cut, and then does not parse.
-    text = text[: _TEXT_MAX + 1]
-    found = parse_address(text)
-    named = shown(text)
-    if type(found) is str:
-        return f"IP Address {named} parse error during conversion from string: {found}"
-    assert type(found) is Address
-    if found.zone:
+    literal = literal[: _TEXT_MAX + 1]
+    parsed = parse_address(literal)
+    named = shown(literal)
+    if type(parsed) is str:
+        return f"IP Address {named} parse error during conversion from string: {parsed}"
+    assert type(parsed) is Address
+    if parsed.zone:
         return f"IP address {named} with zone value is not allowed"
-    address = ipaddress.ip_address(found.packed)
+    address = ipaddress.ip_address(parsed.packed)
     if address.version == 6 and address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
         return f"IPv4-mapped IPv6 address {named} is not allowed"
     return Ip(address)
 
 
-def _ip(_meter: Meter, text: str) -> Ip:
-    found = _address(text)
-    if type(found) is str:
-        raise CelFailed(found)
-    assert type(found) is Ip
-    return found
+def _ip(_meter: Meter, literal: str) -> Ip:
+    parsed = _address(literal)
+    if type(parsed) is str:
+        raise CelFailed(parsed)
+    assert type(parsed) is Ip
+    return parsed
 
 
-def _prefix(text: str) -> Cidr | str:
-    text = text[: _TEXT_MAX + 1]
-    named = shown(text)
-    found = _range(text)
-    if type(found) is str:
+def _prefix(literal: str) -> Cidr | str:
+    literal = literal[: _TEXT_MAX + 1]
+    named = shown(literal)
+    parsed = _range(literal)
+    if type(parsed) is str:
         head = "network address parse error during conversion from string: "
-        return f"{head}netip.ParsePrefix({named}): {found}"
-    assert type(found) is Cidr
-    if found.address.version == 6 and found.address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
+        return f"{head}netip.ParsePrefix({named}): {parsed}"
+    assert type(parsed) is Cidr
+    if parsed.address.version == 6 and parsed.address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
         return f"IPv4-mapped IPv6 address {named} is not allowed"
-    return found
+    return parsed
 
 
-def _range(text: str) -> Cidr | str:
+def _range(literal: str) -> Cidr | str:
     """Parse ``address/bits``, or return the error of Go's netip.ParsePrefix."""
-    head, slash, digits = text.rpartition("/")
+    head, slash, digits = literal.rpartition("/")
     if not slash:
         return "no '/'"
-    found = parse_address(head)
-    if type(found) is str:
-        return found
-    assert type(found) is Address
-    if found.zone:
+    parsed = parse_address(head)
+    if type(parsed) is str:
+        return parsed
+    assert type(parsed) is Address
+    if parsed.zone:
         return "IPv6 zones cannot be present in a prefix"
     if not _BITS.fullmatch(digits):
         return f"bad bits after slash: {shown(digits)}"
     bits = int(digits)
-    if bits > 8 * len(found.packed):
+    if bits > 8 * len(parsed.packed):
         return "prefix length out of range"
-    return Cidr(ipaddress.ip_address(found.packed), bits)
+    return Cidr(ipaddress.ip_address(parsed.packed), bits)
 
 
-def _cidr(_meter: Meter, text: str) -> Cidr:
-    found = _prefix(text)
-    if type(found) is str:
+def _cidr(_meter: Meter, literal: str) -> Cidr:
+    parsed = _prefix(literal)
+    if type(parsed) is str:
         # KYVERNO: the API server adds the beginning of the text twice.
         raise CelFailed(
-            f"network address parse error during conversion from string: {found}"
+            f"network address parse error during conversion from string: {parsed}"
         )
-    assert type(found) is Cidr
-    return found
+    assert type(parsed) is Cidr
+    return parsed
 
 
 def _is_global_unicast(address: _Address) -> bool:
@@ -137,13 +137,13 @@ def _contains_ip(_meter: Meter, cidr: Cidr, ip: Ip) -> bool:
     return ip.address in cidr.network()
 
 
-def _contains_ip_text(meter: Meter, cidr: Cidr, text: str) -> bool:
-    found = _address(text)
-    if type(found) is str:
+def _contains_ip_text(meter: Meter, cidr: Cidr, literal: str) -> bool:
+    parsed = _address(literal)
+    if type(parsed) is str:
         # KYVERNO: cel 11 - the API server discards the error of an invalid address.
         raise CelFailed("no such overload")
-    assert type(found) is Ip
-    return _contains_ip(meter, cidr, found)
+    assert type(parsed) is Ip
+    return _contains_ip(meter, cidr, parsed)
 
 
 def _contains_cidr(_meter: Meter, outer: Cidr, inner: Cidr) -> bool:

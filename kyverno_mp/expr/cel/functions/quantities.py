@@ -27,24 +27,24 @@ _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
 """PERF: cached, because a cluster uses the same few quantities again and again."""
 
 
-def _quantity(meter: Meter, text: str) -> Quantity:
-    meter.charge(len(text))
-    found = _parsed(text) if len(text) <= _TEXT_MAX else parse_quantity(text)
-    if found is None:
-        raise CelFailed(quantity_error(text))
-    return found
+def _quantity(meter: Meter, string: str) -> Quantity:
+    meter.charge(len(string))
+    quantity = _parsed(string) if len(string) <= _TEXT_MAX else parse_quantity(string)
+    if quantity is None:
+        raise CelFailed(quantity_error(string))
+    return quantity
 
 
-def _is_quantity(meter: Meter, text: str) -> bool:
-    meter.charge(len(text))
-    return parse_quantity(text) is not None
+def _is_quantity(meter: Meter, string: str) -> bool:
+    meter.charge(len(string))
+    return parse_quantity(string) is not None
 
 
 def _as_integer(_meter: Meter, value: Quantity) -> int:
-    found = value.as_int64()
-    if found is None:
+    integer = value.as_int64()
+    if integer is None:
         raise CelFailed("cannot convert value to integer")
-    return found
+    return integer
 
 
 def _computed(operation: Callable[[Quantity, Quantity], Quantity]) -> Value:

@@ -28,10 +28,10 @@ _INSTRUCTION_COST: Final = 10
 
 def compile_regex(pattern: str, *, captures: bool = False) -> Any:
     """Compile a pattern, with a cache. Raises: CelFailed with Go's text."""
-    found = _remembered(pattern, captures=captures)
-    if found.compiled is None:
-        raise CelFailed(found.error_text(pattern))
-    return found.compiled
+    regex = _remembered(pattern, captures=captures)
+    if regex.compiled is None:
+        raise CelFailed(regex.error_text(pattern))
+    return regex.compiled
 
 
 def compile_work(pattern: str) -> int:
@@ -46,7 +46,7 @@ def _remembered(pattern: str, *, captures: bool = False) -> Regex:
     return remembered(pattern, captures=captures)
 
 
-def charge_regex(meter: Meter, text: str, compiled: Any, factor: int = 1) -> None:
+def charge_regex(meter: Meter, string: str, compiled: Any, factor: int = 1) -> None:
     """Charge a tenth of the text's length times the size of the program.
 
     ``factor``: how much slower the search is than one without groups.
@@ -54,7 +54,7 @@ def charge_regex(meter: Meter, text: str, compiled: Any, factor: int = 1) -> Non
     cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
     worst RE2 visits every state for every character.
     """
-    size = len(text) if text.isascii() else 2 * len(text)
+    size = len(string) if string.isascii() else 2 * len(string)
     meter.charge(factor * ((size + 10) // 10) * (compiled.programsize + 2))
     meter.hold(size)
 
@@ -69,11 +69,11 @@ def compile_charged(meter: Meter, pattern: str, *, captures: bool = False) -> An
     if met is None:
         met = meter.regexes = set()
     # An expression with groups is another program: its text gets a mark.
-    known = f"(){pattern}" if captures else pattern
-    if known not in met:
+    key = f"(){pattern}" if captures else pattern
+    if key not in met:
         if len(met) >= _MET_MAX:
             met.clear()
-        met.add(known)
+        met.add(key)
         if len(pattern) > REGEX_CHARACTERS_MAX:
             raise CelFailed(_TOO_LARGE)
         ahead = work_ahead(pattern)
@@ -83,43 +83,43 @@ def compile_charged(meter: Meter, pattern: str, *, captures: bool = False) -> An
     return compile_regex(pattern, captures=captures)
 
 
-def matches(meter: Meter, text: str, pattern: str) -> bool:
+def matches(meter: Meter, string: str, pattern: str) -> bool:
     """Return whether the expression matches anywhere in the text."""
     compiled = compile_charged(meter, pattern)
-    charge_regex(meter, text, compiled)
-    return compiled.search(text) is not None
+    charge_regex(meter, string, compiled)
+    return compiled.search(string) is not None
 
 
-def _find(meter: Meter, text: str, pattern: str) -> str:
+def _find(meter: Meter, string: str, pattern: str) -> str:
     compiled = compile_charged(meter, pattern)
-    charge_regex(meter, text, compiled)
-    found = compiled.search(text)
-    if found is None:
+    charge_regex(meter, string, compiled)
+    match = compiled.search(string)
+    if match is None:
         return ""
-    meter.charge_bytes(text_bytes(found.end() - found.start(), text))
-    return str(found.group())
+    meter.charge_bytes(text_bytes(match.end() - match.start(), string))
+    return str(match.group())
 
 
-def _find_all(meter: Meter, text: str, pattern: str, limit: int = -1) -> list[str]:
+def _find_all(meter: Meter, string: str, pattern: str, limit: int = -1) -> list[str]:
     compiled = compile_charged(meter, pattern)
-    charge_regex(meter, text, compiled)
-    found: list[str] = []
+    charge_regex(meter, string, compiled)
+    parts: list[str] = []
     if limit == 0:
-        return found
+        return parts
     end = -1
-    for match in compiled.finditer(text):
+    for match in compiled.finditer(string):
         if match.start() == match.end() == end:
             # Go skips an empty match directly after another match.
             continue
         end = match.end()
         meter.charge(_MATCH_COST)
         meter.charge_bytes(
-            text_bytes(match.end() - match.start(), text) + POINTER_BYTES
+            text_bytes(match.end() - match.start(), string) + POINTER_BYTES
         )
-        found.append(match.group())
-        if len(found) == limit:
+        parts.append(match.group())
+        if len(parts) == limit:
             break
-    return found
+    return parts
 
 
 OVERLOADS = (

@@ -45,31 +45,31 @@ def _conversion_error(source: str, target: str) -> CelFailed:
     return CelFailed(f"type conversion error from '{source}' to '{target}'")
 
 
-def _text_to_int(_meter: Meter, text: str) -> int:
-    if _INTEGER.fullmatch(text) and INT_MIN <= int(text) <= INT_MAX:
-        return int(text)
+def _text_to_int(_meter: Meter, string: str) -> int:
+    if _INTEGER.fullmatch(string) and INT_MIN <= int(string) <= INT_MAX:
+        return int(string)
     raise _conversion_error("string", "int")
 
 
-def _text_to_uint(_meter: Meter, text: str) -> Uint:
-    if text[:1].isdigit() and _INTEGER.fullmatch(text) and int(text) <= UINT_MAX:
-        return Uint(text)
+def _text_to_uint(_meter: Meter, string: str) -> Uint:
+    if string[:1].isdigit() and _INTEGER.fullmatch(string) and int(string) <= UINT_MAX:
+        return Uint(string)
     raise _conversion_error("string", "uint")
 
 
-def _text_to_double(meter: Meter, text: str) -> float:
-    meter.charge(len(text))
-    found = parse_float(text)
-    if found is not None:
-        return found
+def _text_to_double(meter: Meter, string: str) -> float:
+    meter.charge(len(string))
+    number = parse_float(string)
+    if number is not None:
+        return number
     raise _conversion_error("string", "double")
 
 
-def _text_to_bool(_meter: Meter, text: str) -> bool:
-    found = _BOOLS.get(text)
-    if found is None:
+def _text_to_bool(_meter: Meter, string: str) -> bool:
+    value = _BOOLS.get(string)
+    if value is None:
         raise _conversion_error("string", "bool")
-    return found
+    return value
 
 
 def _double_to_int(_meter: Meter, value: float) -> int:
@@ -102,24 +102,24 @@ def _bytes_to_text(meter: Meter, value: bytes) -> str:
         raise CelFailed("invalid UTF-8 in bytes, cannot convert to string") from None
 
 
-def _text_to_bytes(meter: Meter, text: str) -> bytes:
-    meter.charge_bytes(text_bytes(len(text), text))
-    return text.encode("utf-8", "surrogatepass")
+def _text_to_bytes(meter: Meter, string: str) -> bytes:
+    meter.charge_bytes(text_bytes(len(string), string))
+    return string.encode("utf-8", "surrogatepass")
 
 
-def _contains(meter: Meter, text: str, part: str) -> bool:
-    meter.charge(((len(text) + 9) // 10) * ((len(part) + 9) // 10))
-    return part in text
+def _contains(meter: Meter, string: str, part: str) -> bool:
+    meter.charge(((len(string) + 9) // 10) * ((len(part) + 9) // 10))
+    return part in string
 
 
-def _starts_with(meter: Meter, text: str, part: str) -> bool:
+def _starts_with(meter: Meter, string: str, part: str) -> bool:
     meter.charge_text(len(part))
-    return text.startswith(part)
+    return string.startswith(part)
 
 
-def _ends_with(meter: Meter, text: str, part: str) -> bool:
+def _ends_with(meter: Meter, string: str, part: str) -> bool:
     meter.charge_text(len(part))
-    return text.endswith(part)
+    return string.endswith(part)
 
 
 def _same(_meter: Meter, value: Value) -> Value:

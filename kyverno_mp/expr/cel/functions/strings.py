@@ -44,118 +44,124 @@ def _out_of_range(position: int) -> CelFailed:
     return CelFailed(f"index out of range: {position}")
 
 
-def _char_at(_meter: Meter, text: str, position: int) -> str:
-    if not 0 <= position <= len(text):
+def _char_at(_meter: Meter, string: str, position: int) -> str:
+    if not 0 <= position <= len(string):
         raise _out_of_range(position)
-    return text[position : position + 1]
+    return string[position : position + 1]
 
 
-def _charge_search(meter: Meter, text: str, part: str) -> None:
-    meter.charge(((len(text) + 9) // 10) * ((len(part) + 9) // 10))
+def _charge_search(meter: Meter, string: str, part: str) -> None:
+    meter.charge(((len(string) + 9) // 10) * ((len(part) + 9) // 10))
 
 
-def _index_of(meter: Meter, text: str, part: str, offset: int = 0) -> int:
-    _charge_search(meter, text, part)
+def _index_of(meter: Meter, string: str, part: str, offset: int = 0) -> int:
+    _charge_search(meter, string, part)
     if not part:
         # KYVERNO: cel-go does not check the offset if the substring is empty.
         return offset
     if offset < 0:
         raise _out_of_range(offset)
-    return text.find(part, min(offset, len(text)))
+    return string.find(part, min(offset, len(string)))
 
 
-def _last_index_of(meter: Meter, text: str, part: str) -> int:
-    _charge_search(meter, text, part)
-    return _rfind(meter, text, part, len(text))
+def _last_index_of(meter: Meter, string: str, part: str) -> int:
+    _charge_search(meter, string, part)
+    return _rfind(meter, string, part, len(string))
 
 
-def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
-    _charge_search(meter, text, part)
+def _last_index_before(meter: Meter, string: str, part: str, offset: int) -> int:
+    _charge_search(meter, string, part)
     if not part:
         # KYVERNO: as in _index_of.
         return offset
     if offset < 0:
         raise _out_of_range(offset)
-    if offset >= len(text):
+    if offset >= len(string):
         return -1
-    return _rfind(meter, text, part, offset + len(part))
+    return _rfind(meter, string, part, offset + len(part))
 
 
-def _rfind(meter: Meter, text: str, part: str, end: int) -> int:
+def _rfind(meter: Meter, string: str, part: str, end: int) -> int:
     if len(part) <= _SHORT:
-        return text.rfind(part, 0, end)
+        return string.rfind(part, 0, end)
     # PERF: Python searches backwards in quadratic time, but forwards in linear time.
-    meter.charge_bytes(2 * text_bytes(len(text), text))
-    found = text[:end][::-1].find(part[::-1])
-    return found if found < 0 else min(end, len(text)) - found - len(part)
+    meter.charge_bytes(2 * text_bytes(len(string), string))
+    reversed_at = string[:end][::-1].find(part[::-1])
+    return (
+        reversed_at
+        if reversed_at < 0
+        else min(end, len(string)) - reversed_at - len(part)
+    )
 
 
-def _lower(meter: Meter, text: str) -> str:
-    meter.charge_bytes(3 * text_bytes(len(text), text))
+def _lower(meter: Meter, string: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(string), string))
     # PERF: ``bytes.lower`` changes ASCII letters only, and all of them in one call.
-    return text.encode(*_UTF8).lower().decode(*_UTF8)
+    return string.encode(*_UTF8).lower().decode(*_UTF8)
 
 
-def _upper(meter: Meter, text: str) -> str:
-    meter.charge_bytes(3 * text_bytes(len(text), text))
-    return text.encode(*_UTF8).upper().decode(*_UTF8)
+def _upper(meter: Meter, string: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(string), string))
+    return string.encode(*_UTF8).upper().decode(*_UTF8)
 
 
-def _replace(meter: Meter, text: str, old: str, new: str, limit: int = -1) -> str:
-    meter.charge_text(2 * len(text))
-    count = text.count(old)
+def _replace(meter: Meter, string: str, old: str, new: str, limit: int = -1) -> str:
+    meter.charge_text(2 * len(string))
+    count = string.count(old)
     if limit >= 0:
         count = min(count, limit)
     meter.charge_text(4 * count)
-    size = max(len(text) + count * (len(new) - len(old)), 0)
-    meter.charge_bytes(text_bytes(size, text, new))
-    return text.replace(old, new, limit)
+    size = max(len(string) + count * (len(new) - len(old)), 0)
+    meter.charge_bytes(text_bytes(size, string, new))
+    return string.replace(old, new, limit)
 
 
-def _split(meter: Meter, text: str, separator: str, limit: int = -1) -> list[str]:
-    meter.charge_text(len(text))
+def _split(meter: Meter, string: str, separator: str, limit: int = -1) -> list[str]:
+    meter.charge_text(len(string))
     if limit == 0:
         return []
-    count = text.count(separator) + 1
+    count = string.count(separator) + 1
     if limit > 0:
         count = min(count, limit)
-    meter.charge_bytes(text_bytes(len(text), text) + count * _PIECE_BYTES)
+    meter.charge_bytes(text_bytes(len(string), string) + count * _PIECE_BYTES)
     if not separator:
-        parts = list(text) if limit < 0 else [*text[: limit - 1], text[limit - 1 :]]
+        parts = (
+            list(string) if limit < 0 else [*string[: limit - 1], string[limit - 1 :]]
+        )
         parts = [part for part in parts if part]
     else:
-        parts = text.split(separator, limit - 1 if limit > 0 else -1)
+        parts = string.split(separator, limit - 1 if limit > 0 else -1)
     return parts
 
 
-def _substring(meter: Meter, text: str, start: int) -> str:
-    if not 0 <= start <= len(text):
+def _substring(meter: Meter, string: str, start: int) -> str:
+    if not 0 <= start <= len(string):
         raise _out_of_range(start)
-    meter.charge_bytes(text_bytes(len(text) - start, text))
-    return text[start:]
+    meter.charge_bytes(text_bytes(len(string) - start, string))
+    return string[start:]
 
 
-def _substring_range(meter: Meter, text: str, start: int, end: int) -> str:
+def _substring_range(meter: Meter, string: str, start: int, end: int) -> str:
     if start > end:
         raise CelFailed(f"invalid substring range. start: {start}, end: {end}")
     for position in (start, end):
-        if not 0 <= position <= len(text):
+        if not 0 <= position <= len(string):
             raise _out_of_range(position)
-    meter.charge_bytes(text_bytes(end - start, text))
-    return text[start:end]
+    meter.charge_bytes(text_bytes(end - start, string))
+    return string[start:end]
 
 
-def _trim(meter: Meter, text: str) -> str:
-    meter.charge_bytes(text_bytes(len(text), text))
-    meter.charge_text(4 * len(text))
-    return text.strip(_SPACE)
+def _trim(meter: Meter, string: str) -> str:
+    meter.charge_bytes(text_bytes(len(string), string))
+    meter.charge_text(4 * len(string))
+    return string.strip(_SPACE)
 
 
-def _quote(meter: Meter, text: str) -> str:
-    meter.charge_bytes(4 * text_bytes(len(text), text))
+def _quote(meter: Meter, string: str) -> str:
+    meter.charge_bytes(4 * text_bytes(len(string), string))
     for char, escaped in _QUOTED:
-        text = text.replace(char, escaped)
-    return f'"{text}"'
+        string = string.replace(char, escaped)
+    return f'"{string}"'
 
 
 def _join(meter: Meter, items: list[Value], separator: str = "") -> str:

@@ -69,23 +69,23 @@ class Clause:
     problem: str = ""
 
 
-def clauses(text: str) -> Iterator[str | Clause]:
+def clauses(template: str) -> Iterator[str | Clause]:
     """Yield the literal pieces and the clauses of a format, up to an invalid clause."""
     at = 0
-    while (mark := text.find("%", at)) >= 0:
-        yield text[at:mark]
-        if text.startswith("%%", mark):
+    while (mark := template.find("%", at)) >= 0:
+        yield template[at:mark]
+        if template.startswith("%%", mark):
             yield "%"
             at = mark + 2
             continue
-        found = _CLAUSE.match(text, mark + 1)
-        assert found is not None, "every part is optional"
-        clause = _clause(found[1], found[2] or "")
+        match = _CLAUSE.match(template, mark + 1)
+        assert match is not None, "every part is optional"
+        clause = _clause(match[1], match[2] or "")
         yield clause
         if clause.problem:
             return
-        at = found.end()
-    yield text[at:]
+        at = match.end()
+    yield template[at:]
 
 
 def _clause(digits: str | None, letter: str) -> Clause:
@@ -106,12 +106,12 @@ def _clause(digits: str | None, letter: str) -> Clause:
     return Clause(letter, _PRECISION if digits is None else int(digits))
 
 
-def format_text(meter: Meter, text: str, args: list[Value]) -> str:
+def format_text(meter: Meter, template: str, args: list[Value]) -> str:
     """Fill ``%s %d %f %e %b %x %X %o`` with the arguments in order."""
-    meter.charge_bytes(text_bytes(len(text), text))
+    meter.charge_bytes(text_bytes(len(template), template))
     out: list[str] = []
     used = 0
-    for piece in clauses(text):
+    for piece in clauses(template):
         meter.charge(_PIECE_COST)
         if type(piece) is str:
             meter.hold(LIST_BYTES)
@@ -187,14 +187,14 @@ def _octal(letter: str, value: Value) -> str:
 def _hex(letter: str, value: Value) -> str:
     kind = value.__class__
     if kind is int or kind is Uint:
-        shown = f"{int(value):x}"
+        digits = f"{int(value):x}"
     elif kind is str:
-        shown = value.encode("utf-8", "surrogatepass").hex()
+        digits = value.encode("utf-8", "surrogatepass").hex()
     elif kind is bytes:
-        shown = value.hex()
+        digits = value.hex()
     else:
         raise _refuse(letter, value)
-    return shown.upper() if letter == "X" else shown
+    return digits.upper() if letter == "X" else digits
 
 
 _WHOLE: Final[dict[str, Callable[[str, Value], str]]] = {
@@ -224,8 +224,8 @@ def _literal(meter: Meter, value: Value, depth: int) -> str:
     if kind is list:
         meter.charge(_ITEM_COST * len(value) + 4)
         meter.hold(len(value) * _ITEM_BYTES)
-        shown = [_literal(meter, item, depth + 1) for item in value]
-        return f"[{', '.join(shown)}]"
+        items = [_literal(meter, item, depth + 1) for item in value]
+        return f"[{', '.join(items)}]"
     if kind is dict:
         meter.charge(4 * _ITEM_COST * len(value) + 4)
         meter.hold(len(value) * 4 * _ITEM_BYTES)

@@ -46,21 +46,21 @@ _zones: "dict[str, ZoneInfo | int | str | None]" = {}
 """Zones by name; a string is the error of an invalid offset."""
 
 
-def parse_timestamp(text: str) -> Timestamp:
+def parse_timestamp(timestamp: str) -> Timestamp:
     """Parse RFC 3339. Raises: CelFailed."""
     try:
         # A longer string is not a timestamp, and the error would quote all of it.
-        found = parse_time(RFC3339, text if len(text) <= _TEXT_MAX else "")
+        moment = parse_time(RFC3339, timestamp if len(timestamp) <= _TEXT_MAX else "")
     except ExpressionFailed:
         raise CelFailed(
             "type conversion error from 'string' to 'google.protobuf.Timestamp'"
         ) from None
-    return timestamp_result(found.seconds * SECOND + found.nanos, found.offset_s)
+    return timestamp_result(moment.seconds * SECOND + moment.nanos, moment.offset_s)
 
 
-def parse_duration_text(text: str) -> Duration:
+def parse_duration_text(duration: str) -> Duration:
     """Parse a Go duration. Raises: CelFailed."""
-    ns = parse_duration(text) if len(text) <= _TEXT_MAX else None
+    ns = parse_duration(duration) if len(duration) <= _TEXT_MAX else None
     if ns is None:
         raise CelFailed(
             "type conversion error from 'string' to 'google.protobuf.Duration'"
@@ -71,20 +71,20 @@ def parse_duration_text(text: str) -> Duration:
 def timestamp_text(value: Timestamp) -> str:
     """Print as RFC 3339, with as many fraction digits as necessary."""
     seconds, nanos = divmod(value.ns, SECOND)
-    text = GoTime(seconds, nanos, value.offset_s).rfc3339()
+    printed = GoTime(seconds, nanos, value.offset_s).rfc3339()
     if not nanos:
-        return text
-    size = len("Z") if text.endswith("Z") else len("+00:00")
-    return f"{text[:-size]}.{f'{nanos:09d}'.rstrip('0')}{text[-size:]}"
+        return printed
+    size = len("Z") if printed.endswith("Z") else len("+00:00")
+    return f"{printed[:-size]}.{f'{nanos:09d}'.rstrip('0')}{printed[-size:]}"
 
 
 def duration_seconds_text(value: Duration) -> str:
     """Print in CEL's format: seconds, e.g. ``1.5s``."""
-    whole, rest = divmod(abs(value.ns), SECOND)
+    seconds, rest = divmod(abs(value.ns), SECOND)
     # GO: Duration.Seconds is a double, so a duration of many years loses nanoseconds.
-    shown = format(Decimal(repr(whole + rest / 1e9)), "f")
+    printed = format(Decimal(repr(seconds + rest / 1e9)), "f")
     sign = "-" if value.ns < 0 else ""
-    return f"{sign}{shown.removesuffix('.0')}s"
+    return f"{sign}{printed.removesuffix('.0')}s"
 
 
 def _zone(meter: Meter, name: str) -> ZoneInfo | int:
@@ -133,17 +133,17 @@ def _shown(meter: Meter, value: Timestamp, zone: str) -> GoTime:
     seconds, nanos = divmod(value.ns, SECOND)
     if zone in ("", "UTC"):
         return GoTime(seconds, nanos)
-    found = _zone(meter, zone)
-    if type(found) is int:
-        return GoTime(seconds, nanos, found)
-    assert isinstance(found, ZoneInfo)
+    resolved = _zone(meter, zone)
+    if type(resolved) is int:
+        return GoTime(seconds, nanos, resolved)
+    assert isinstance(resolved, ZoneInfo)
     try:
-        moment = datetime.fromtimestamp(seconds, UTC).astimezone(found)
+        moment = datetime.fromtimestamp(seconds, UTC).astimezone(resolved)
     except (OverflowError, ValueError):
         # Python has no local years 0 and 10000, but the calendar repeats after 400
         # years.
         near = seconds + (_CYCLE if seconds < 0 else -_CYCLE)
-        moment = datetime.fromtimestamp(near, UTC).astimezone(found)
+        moment = datetime.fromtimestamp(near, UTC).astimezone(resolved)
     return GoTime(seconds, nanos, from_datetime(moment).offset_s)
 
 
@@ -155,16 +155,16 @@ def _year_day(go_time: GoTime) -> int:
 
 
 _PARTS: Final[dict[str, Callable[[GoTime], int]]] = {
-    "getFullYear": lambda shown: shown.civil()[0],
-    "getMonth": lambda shown: shown.civil()[1] - 1,
-    "getDate": lambda shown: shown.civil()[2],
-    "getDayOfMonth": lambda shown: shown.civil()[2] - 1,
-    "getDayOfWeek": lambda shown: shown.weekday(),
+    "getFullYear": lambda moment: moment.civil()[0],
+    "getMonth": lambda moment: moment.civil()[1] - 1,
+    "getDate": lambda moment: moment.civil()[2],
+    "getDayOfMonth": lambda moment: moment.civil()[2] - 1,
+    "getDayOfWeek": lambda moment: moment.weekday(),
     "getDayOfYear": _year_day,
-    "getHours": lambda shown: shown.civil()[3],
-    "getMinutes": lambda shown: shown.civil()[4],
-    "getSeconds": lambda shown: shown.civil()[5],
-    "getMilliseconds": lambda shown: shown.nanos // 1_000_000,
+    "getHours": lambda moment: moment.civil()[3],
+    "getMinutes": lambda moment: moment.civil()[4],
+    "getSeconds": lambda moment: moment.civil()[5],
+    "getMilliseconds": lambda moment: moment.nanos // 1_000_000,
 }
 
 
@@ -202,12 +202,12 @@ def _getters() -> list[Declaration]:
     return declared
 
 
-def _text_to_timestamp(_meter: Meter, text: str) -> Timestamp:
-    return parse_timestamp(text)
+def _text_to_timestamp(_meter: Meter, timestamp: str) -> Timestamp:
+    return parse_timestamp(timestamp)
 
 
-def _text_to_duration(_meter: Meter, text: str) -> Duration:
-    return parse_duration_text(text)
+def _text_to_duration(_meter: Meter, duration: str) -> Duration:
+    return parse_duration_text(duration)
 
 
 def _int_to_duration(_meter: Meter, _value: int) -> Duration:

@@ -23,36 +23,36 @@ _PAIR_BYTES: Final = 400
 """The memory of one pair of a query: its entry, its list, two strings."""
 
 
-def uri_problem(text: str) -> str:
+def uri_problem(url: str) -> str:
     """Return Go's error for a URL that is not absolute; "" if the URL is valid."""
-    found = parse_url(text)
-    return f"parse {shown(text)}: {found}" if type(found) is str else ""
+    parsed = parse_url(url)
+    return f"parse {shown(url)}: {parsed}" if type(parsed) is str else ""
 
 
-def _url(meter: Meter, text: str) -> Url:
-    _charge(meter, text)
-    found = parse_url(text)
-    if type(found) is str:
+def _url(meter: Meter, url: str) -> Url:
+    _charge(meter, url)
+    parsed = parse_url(url)
+    if type(parsed) is str:
         raise CelFailed(
             "URL parse error during conversion from string:"
-            f" parse {shown(text)}: {found}"
+            f" parse {shown(url)}: {parsed}"
         )
-    assert type(found) is Url
-    return found
+    assert type(parsed) is Url
+    return parsed
 
 
-def _is_url(meter: Meter, text: str) -> bool:
-    _charge(meter, text)
-    return type(parse_url(text)) is Url
+def _is_url(meter: Meter, url: str) -> bool:
+    _charge(meter, url)
+    return type(parse_url(url)) is Url
 
 
-def _charge(meter: Meter, text: str) -> None:
+def _charge(meter: Meter, url: str) -> None:
     """Charge for parsing a URL and for two copies of its parts."""
-    meter.charge_bytes(3 * text_bytes(len(text), text))
+    meter.charge_bytes(3 * text_bytes(len(url), url))
     # Escapes are decoded, and a non-ASCII character is encoded as up to four escapes.
-    odd = text.count("%")
-    if not text.isascii():
-        odd += 2 * (len(text) - len(text.encode("ascii", "ignore")))
+    odd = url.count("%")
+    if not url.isascii():
+        odd += 2 * (len(url) - len(url.encode("ascii", "ignore")))
     meter.charge(_ODD_COST * odd)
     meter.hold(_ODD_BYTES * odd)
 
@@ -74,10 +74,10 @@ def _query(meter: Meter, url: Url) -> dict[str, list[str]]:
     meter.hold(_PAIR_BYTES * pairs)
     meter.charge(_ESCAPE_COST * url.query.count("%"))
     meter.hold(_ESCAPE_BYTES * url.query.count("%"))
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for key, value in query_values(url.query):
-        found.setdefault(key, []).append(value)
-    return found
+        parameters.setdefault(key, []).append(value)
+    return parameters
 
 
 OVERLOADS = (

@@ -30,9 +30,9 @@ class Semver(NamedTuple):
         return "kubernetes.Semver"
 
 
-def _normalised(text: str) -> str:
+def _normalised(version: str) -> str:
     """Strip a leading ``v`` and leading zeros, and pad missing parts."""
-    parts = text.removeprefix("v").split(".", 2)
+    parts = version.removeprefix("v").split(".", 2)
     for position, part in enumerate(parts):
         if len(part.encode()) > 1:
             bare = part.lstrip("0")
@@ -44,20 +44,22 @@ def _normalised(text: str) -> str:
     return ".".join(parts)
 
 
-def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002 - CEL's positional flag
-    meter.charge(_CHARACTER_COST * len(text))
-    meter.hold(_CHARACTER_BYTES * len(text))
-    text = _normalised(text) if normalize else text
-    found = parse_version(text)
-    if found is None:
+def _semver(meter: Meter, version: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002 - CEL's positional flag
+    meter.charge(_CHARACTER_COST * len(version))
+    meter.hold(_CHARACTER_BYTES * len(version))
+    version = _normalised(version) if normalize else version
+    parsed = parse_version(version)
+    if parsed is None:
         # The error quotes the text, so only the beginning of a long text is used.
-        raise CelFailed(version_error(text[:_QUOTED_MAX]) or "Invalid Semantic Version")
-    return Semver(found)
+        raise CelFailed(
+            version_error(version[:_QUOTED_MAX]) or "Invalid Semantic Version"
+        )
+    return Semver(parsed)
 
 
-def _is_semver(meter: Meter, text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - as above
+def _is_semver(meter: Meter, version: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - as above
     try:
-        _semver(meter, text, normalize)
+        _semver(meter, version, normalize)
     except CelFailed:
         return False
     return True

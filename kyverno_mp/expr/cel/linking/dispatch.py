@@ -111,33 +111,33 @@ def link_dispatch(
     return run
 
 
-def _fits(wanted: Type, value: Value) -> bool:
+def _fits(declared: Type, value: Value) -> bool:
     """Return whether an overload accepts the value.
 
     KYVERNO: cel-go checks only the first entry of a list or a map.
     """
-    known = _CLASSES.get(wanted.name)
-    if wanted.kind == "param" or known is None:
+    value_class = _CLASSES.get(declared.name)
+    if declared.kind == "param" or value_class is None:
         return True
-    if value.__class__ is not known:
+    if value.__class__ is not value_class:
         return False
-    given: Any = value
-    if known is list and given:
-        return _fits(wanted.params[0], given[0])
-    if known is dict and given:
-        key, entry = next(iter(given.items()))
-        return _fits(wanted.params[0], key) and _fits(wanted.params[1], entry)
+    container: Any = value
+    if value_class is list and container:
+        return _fits(declared.params[0], container[0])
+    if value_class is dict and container:
+        key, entry = next(iter(container.items()))
+        return _fits(declared.params[0], key) and _fits(declared.params[1], entry)
     return True
 
 
-def _is_deep(wanted: Type) -> bool:
+def _is_deep(declared: Type) -> bool:
     """Return whether the choice depends on more than the class of the value."""
-    inner = wanted.params if wanted.name in ("list", "map") else ()
-    return any(_is_deep(one) or _CLASSES.get(one.name) is not None for one in inner)
+    inner = declared.params if declared.name in ("list", "map") else ()
+    return any(_is_deep(part) or _CLASSES.get(part.name) is not None for part in inner)
 
 
-def _shallow(wanted: Type) -> Type:
-    return wanted._replace(params=(DYN,)) if wanted.name == "list" else wanted
+def _shallow(declared: Type) -> Type:
+    return declared._replace(params=(DYN,)) if declared.name == "list" else declared
 
 
 class _Chooser:
@@ -151,9 +151,13 @@ class _Chooser:
         self._name = name
         self._fitting = fitting
         if name in _SHALLOW:
-            fitting = [(tuple(map(_shallow, wanted)), run) for wanted, run in fitting]
+            fitting = [
+                (tuple(map(_shallow, parameters)), run) for parameters, run in fitting
+            ]
             self._fitting = fitting
-        self._is_deep = any(_is_deep(one) for wanted, _ in fitting for one in wanted)
+        self._is_deep = any(
+            _is_deep(parameter) for parameters, _ in fitting for parameter in parameters
+        )
         self.memo: dict[Any, Implementation] = {}
 
     def choose(self, values: tuple[Value, ...]) -> Implementation:
@@ -173,11 +177,11 @@ def _unary(chooser: _Chooser, arg: Run) -> Run:
 
     def run(s: Frame) -> Value:
         value = arg(s)
-        found = memo.get(value.__class__)
-        if found is None:
-            found = chooser.choose((value,))
-            chooser.remember(value.__class__, found)
-        return found(s[0], value)
+        implementation = memo.get(value.__class__)
+        if implementation is None:
+            implementation = chooser.choose((value,))
+            chooser.remember(value.__class__, implementation)
+        return implementation(s[0], value)
 
     return run
 
@@ -189,10 +193,10 @@ def _binary(chooser: _Chooser, left: Run, right: Run) -> Run:
         a = left(s)
         b = right(s)
         key = (a.__class__, b.__class__)
-        found = memo.get(key)
-        if found is None:
-            found = chooser.choose((a, b))
-            chooser.remember(key, found)
-        return found(s[0], a, b)
+        implementation = memo.get(key)
+        if implementation is None:
+            implementation = chooser.choose((a, b))
+            chooser.remember(key, implementation)
+        return implementation(s[0], a, b)
 
     return run

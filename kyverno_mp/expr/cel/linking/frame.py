@@ -82,8 +82,8 @@ def constant_value(node: Node) -> Value:
 
 def type_value(name: str) -> TypeValue:
     """Return a type as a value; the checker has already validated the name."""
-    known = TYPE_NAMES.get(name)
-    return TypeValue(name if known is None else _NAMES_OF_TYPES.get(name, name))
+    cel_type = TYPE_NAMES.get(name)
+    return TypeValue(name if cel_type is None else _NAMES_OF_TYPES.get(name, name))
 
 
 def type_of_selection(node: Select) -> TypeValue | None:

@@ -89,9 +89,9 @@ class _Loop:
         else:
             items = value
         cost = len(items) * self.cost
-        left = meter.left - cost
-        if left >= meter.check_below:
-            meter.left = left
+        units_left = meter.left - cost
+        if units_left >= meter.check_below:
+            meter.left = units_left
             return items
         return _metered(meter, items, self.cost)
 
@@ -187,12 +187,12 @@ def _filter(loop: _Loop, bodies: list[Run]) -> Run:
     def run(s: Frame) -> list[Value]:
         hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
-        kept = []
+        passed = []
         for item in _turns(loop, s):
             if _true(test(s)):
                 hold.bytes_left -= POINTER_BYTES
-                kept.append(item)
-        return kept
+                passed.append(item)
+        return passed
 
     return run
 
@@ -204,12 +204,12 @@ def _map(loop: _Loop, bodies: list[Run]) -> Run:
     def run(s: Frame) -> list[Value]:
         hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
-        made = []
+        mapped = []
         for _ in _turns(loop, s):
             if test is None or _true(test(s)):
                 hold.bytes_left -= _MADE_BYTES
-                made.append(change(s))
-        return made
+                mapped.append(change(s))
+        return mapped
 
     return run
 
@@ -221,12 +221,12 @@ def _map_of(loop: _Loop, bodies: list[Run]) -> Run:
     def run(s: Frame) -> dict[Value, Value]:
         hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
-        made = {}
+        mapped = {}
         for item in _turns(loop, s):
             if test is None or _true(test(s)):
                 hold.bytes_left -= ENTRY_BYTES + _MADE_BYTES
-                made[item[0]] = change(s)
-        return made
+                mapped[item[0]] = change(s)
+        return mapped
 
     return run
 
@@ -236,7 +236,7 @@ def _map_of_entries(loop: _Loop, bodies: list[Run]) -> Run:
     test = bodies[0] if len(bodies) > 1 else None
 
     def run(s: Frame) -> dict[Value, Value]:
-        made: dict[Value, Value] = {}
+        merged: dict[Value, Value] = {}
         for _ in _turns(loop, s):
             if test is not None and not _true(test(s)):
                 continue
@@ -246,12 +246,12 @@ def _map_of_entries(loop: _Loop, bodies: list[Run]) -> Run:
             s[0].charge(len(entry) * _ENTRY_COST)
             s[0].hold(len(entry) * ENTRY_BYTES)
             for key, value in entry.items():
-                if has_key(made, key):
+                if has_key(merged, key):
                     raise CelFailed(
                         f"insert failed: key {key_text(key)} already exists"
                     )
-                made[key] = value
-        return made
+                merged[key] = value
+        return merged
 
     return run
 
@@ -315,7 +315,7 @@ def _optional(linker: Linker, node: Macro) -> Run:
         if value is ABSENT:
             return NO_VALUE
         s[slot] = value
-        found = body(s)
-        return found if flat else Optional(found)
+        result = body(s)
+        return result if flat else Optional(result)
 
     return run

@@ -114,14 +114,14 @@ def _conditional(linker: Linker, node: Call) -> Run:
     linker.cost -= 1
     condition = linker.link(node.args[0])
     chosen = linker.branch(node.args[1])
-    other = linker.branch(node.args[2])
+    otherwise = linker.branch(node.args[2])
 
     def run(s: Frame) -> Value:
         value = condition(s)
         if value is True:
             return chosen(s)
         if value is False:
-            return other(s)
+            return otherwise(s)
         raise CelFailed("no such overload")
 
     return run
@@ -140,8 +140,8 @@ def _equals(linker: Linker, node: Call) -> Run:
         return lambda s: bool(run(s) == literal)
     if literal is not ABSENT:
         return lambda s: equal(s[0], run(s), literal)
-    other = linker.link(right)
-    return lambda s: equal(s[0], run(s), other(s))
+    right_run = linker.link(right)
+    return lambda s: equal(s[0], run(s), right_run(s))
 
 
 def _differs(linker: Linker, node: Call) -> Run:
@@ -167,9 +167,9 @@ def _in(linker: Linker, node: Call) -> Run:
     if type(haystack) is ListLit and not haystack.items:
         # cel-go does not evaluate the left side if the list is empty.
         return lambda _s: False
-    other = linker.link(haystack)
+    haystack_run = linker.link(haystack)
     linker.cost += 8
-    return lambda s: contains(s[0], run(s), other(s))
+    return lambda s: contains(s[0], run(s), haystack_run(s))
 
 
 def _compared(linker: Linker, node: Call) -> Run:
@@ -216,9 +216,9 @@ def _index(linker: Linker, node: Call) -> Run:
         def by_name(s: Frame) -> Value:
             value = container(s)
             if value.__class__ is dict:
-                found = value.get(literal, ABSENT)
-                if found is not ABSENT:
-                    return found
+                item = value.get(literal, ABSENT)
+                if item is not ABSENT:
+                    return item
             return _indexed(value, literal)
 
         return by_name
@@ -232,8 +232,8 @@ def _index(linker: Linker, node: Call) -> Run:
 
 def _indexed(container: Value, key: Value) -> Value:
     if container.__class__ is Optional:
-        found = found_in(container, key)
-        return NO_VALUE if found is ABSENT else Optional(found)
+        item = found_in(container, key)
+        return NO_VALUE if item is ABSENT else Optional(item)
     if isinstance(container, Record) and type(key) is str:
         return container.field(key)
     return index(container, key)

@@ -50,8 +50,8 @@ def link_optional_index(linker: Linker, node: Call) -> Run:
     def run(s: Frame) -> Optional:
         holder = container(s)
         # cel-go does not evaluate the key if the container is absent.
-        found = ABSENT if holder is NO_VALUE else found_in(holder, key(s))
-        return NO_VALUE if found is ABSENT else Optional(found)
+        item = ABSENT if holder is NO_VALUE else found_in(holder, key(s))
+        return NO_VALUE if item is ABSENT else Optional(item)
 
     return run
 
@@ -129,7 +129,7 @@ def link_or_optional(linker: Linker, node: Call) -> Run:
     assert node.target is not None
     linker.cost += 20
     run = linker.link(node.target)
-    other = linker.branch(node.args[0])
+    alternative = linker.branch(node.args[0])
 
     def either(s: Frame) -> Value:
         value = run(s)
@@ -137,7 +137,7 @@ def link_or_optional(linker: Linker, node: Call) -> Run:
             # KYVERNO: as with orValue, a target that is not an optional stays
             # unchanged.
             return value
-        return other(s)
+        return alternative(s)
 
     return either
 

@@ -127,13 +127,13 @@ def walk(value: Value, names: tuple[str, ...]) -> Value:
 def select(value: Value, name: str) -> Value:
     """Evaluate ``value.name``; for an optional, the result is an optional."""
     if value.__class__ is dict:
-        found = value.get(name, ABSENT)
-        if found is not ABSENT:
-            return found
+        member = value.get(name, ABSENT)
+        if member is not ABSENT:
+            return member
         raise CelFailed(f"no such key: {name}")
     if value.__class__ is Optional:
-        found = find(value, name)
-        return NO_VALUE if found is ABSENT else Optional(found)
+        member = find(value, name)
+        return NO_VALUE if member is ABSENT else Optional(member)
     if isinstance(value, Record):
         return value.field(name)
     return index(value, name)

@@ -28,13 +28,15 @@ from kyverno_mp.expr.cel.values import (
 )
 
 
-def compile_expression(text: str, environment: Environment) -> tuple[Expression, Type]:
+def compile_expression(
+    source: str, environment: Environment
+) -> tuple[Expression, Type]:
     """Parse and check one expression; return it with its type.
 
     Raises: ExpressionInvalid with cel-go's text.
     """
-    node = parse(text, has_math="math.@min" in environment.library.functions)
-    return Expression(text, node), check(node, text, environment)
+    node = parse(source, has_math="math.@min" in environment.library.functions)
+    return Expression(source, node), check(node, source, environment)
 
 
 class Program:
@@ -122,9 +124,9 @@ class Budget:
         finally:
             budget.steps_left -= meter.settle()
             rest = meter.left
-            left = self.left - most
+            units_left = self.left - most
             if rest > 0:
-                left += rest
-            if left < 0:  # noqa: PLR1730 - as above
-                left = 0
-            self.left = left
+                units_left += rest
+            if units_left < 0:  # noqa: PLR1730 - as above
+                units_left = 0
+            self.left = units_left

@@ -62,17 +62,17 @@ _TOKEN_STEPS: Final = 5
 """The steps for parsing, checking and encoding one token."""
 
 
-def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
+def syntax_error(message: str, source: str, at: int) -> ExpressionInvalid:
     """Return the error of a string that does not parse, in cel-go's format."""
-    return ExpressionInvalid("cel.syntax", located(message, text, at), Where())
+    return ExpressionInvalid("cel.syntax", located(message, source, at), Where())
 
 
-def located(message: str, text: str, at: int) -> str:
+def located(message: str, source: str, at: int) -> str:
     """Add the location to a message: line, column, and the source line with a caret."""
-    start = text.rfind("\n", 0, at) + 1
-    line, column = text.count("\n", 0, at) + 1, at - start
-    end = text.find("\n", at)
-    snippet = text[start : end if end >= 0 else len(text)].replace("\t", " ")
+    start = source.rfind("\n", 0, at) + 1
+    line, column = source.count("\n", 0, at) + 1, at - start
+    end = source.find("\n", at)
+    snippet = source[start : end if end >= 0 else len(source)].replace("\t", " ")
     if len(snippet.encode()) > CEL_SNIPPET_BYTES_MAX:
         return f"ERROR: <input>:{line}:{column + 1}: {message}"
     marks = "".join("." if ord(c) < 128 else "\uff0e" for c in snippet[:column])  # noqa: PLR2004 - one byte in UTF-8
@@ -81,172 +81,172 @@ def located(message: str, text: str, at: int) -> str:
 
 def together(errors: list[ExpressionInvalid]) -> ExpressionInvalid:
     """Combine several errors, in the order of their places in the text."""
-    shown = sorted((error.message for error in errors), key=_place_of)
-    return ExpressionInvalid("cel.syntax", "\n".join(shown), Where())
+    messages = sorted((error.message for error in errors), key=_place_of)
+    return ExpressionInvalid("cel.syntax", "\n".join(messages), Where())
 
 
 def _place_of(message: str) -> tuple[int, int]:
-    found = _PLACE.match(message)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _PLACE.match(message)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
-    """Split ``text``; the last token is ``end``. Invalid characters are reported.
+def tokenize(source: str) -> tuple[list[Token], list[ExpressionInvalid]]:
+    """Split ``source``; the last token is ``end``. Invalid characters are reported.
 
     Raises: ExpressionInvalid.
     """
     tokens: list[Token] = []
     problems: list[ExpressionInvalid] = []
-    at, size = 0, len(text)
+    at, size = 0, len(source)
     while at < size:
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(source, at)
+        if match is None:
             # Whether a character (=, &, |) is an operator depends on the next
             # character.
-            end = at + (2 if text[at] in "=&|" else 1)
-            if text[at] == "`":
-                end = _end_of(_ESCAPED_PART, text, at) + 1
-            _note(problems, text, at, end)
+            end = at + (2 if source[at] in "=&|" else 1)
+            if source[at] == "`":
+                end = _end_of(_ESCAPED_PART, source, at) + 1
+            _note(problems, source, at, end)
             at = end
             continue
-        kind = found.lastgroup
+        kind = match.lastgroup
         if kind == "space":
-            at = found.end()
+            at = match.end()
             continue
-        if found["quote"]:
-            end, is_whole = _string_end(text, found)
+        if match["quote"]:
+            end, is_whole = _string_end(source, match)
             if is_whole:
-                tokens.append(_string(text, found, end))
+                tokens.append(_string(source, match, end))
                 at = end
-            elif len(found["quote"]) > 1:
+            elif len(match["quote"]) > 1:
                 # The longest match: an empty string, then another quote.
-                empty: Value = b"" if "b" in (found["prefix"] or "").lower() else ""
+                empty: Value = b"" if "b" in (match["prefix"] or "").lower() else ""
                 kind = "string" if empty == "" else "bytes"
                 tokens.append(Token(kind, empty, at))
-                at = found.end() - 1
-            elif found["prefix"]:
-                tokens.append(Token("ident", found["prefix"], at))
-                at = found.start("quote")
+                at = match.end() - 1
+            elif match["prefix"]:
+                tokens.append(Token("ident", match["prefix"], at))
+                at = match.start("quote")
             else:
-                _note(problems, text, at, end + 1)
+                _note(problems, source, at, end + 1)
                 at = end + 1
             continue
-        tokens.append(_plain(text, at, found))
-        at = found.end()
+        tokens.append(_plain(source, at, match))
+        at = match.end()
     tokens.append(Token("end", "", size))
     # Charged before parsing and checking, which are nearly all of the work.
     spend(_TOKEN_STEPS * len(tokens))
     return tokens, problems
 
 
-def _note(problems: list[ExpressionInvalid], text: str, at: int, end: int) -> None:
+def _note(problems: list[ExpressionInvalid], source: str, at: int, end: int) -> None:
     """Add the error of a text that is no token. Raises: ExpressionInvalid, if many."""
-    message = f"Syntax error: token recognition error at: '{text[at:end]}'"
-    problems.append(syntax_error(message, text, at))
+    message = f"Syntax error: token recognition error at: '{source[at:end]}'"
+    problems.append(syntax_error(message, source, at))
     if len(problems) == CEL_ERRORS_MAX:
         raise together(problems)
 
 
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return found.end() if found else at
+def _end_of(pattern: re.Pattern[str], source: str, at: int) -> int:
+    match = pattern.match(source, at)
+    return match.end() if match else at
 
 
-def _plain(text: str, at: int, found: re.Match[str]) -> Token:
-    word = found.group()
-    if found["ident"]:
+def _plain(source: str, at: int, match: re.Match[str]) -> Token:
+    word = match.group()
+    if match["ident"]:
         return Token("ident", word, at)
-    if found["escaped"]:
+    if match["escaped"]:
         return Token("escaped", word, at)
-    if found["float"]:
+    if match["float"]:
         return Token("double", float(word), at)
-    if found["int"]:
-        return _integer(text, at, found)
-    if found["optional"]:
+    if match["int"]:
+        return _integer(source, at, match)
+    if match["optional"]:
         # The grammar has two tokens here, so there can be space between them.
         return Token(word[0] + word[-1], word, at)
     return Token(word, word, at)
 
 
-def _integer(text: str, at: int, found: re.Match[str]) -> Token:
-    digits = found["int"]
+def _integer(source: str, at: int, match: re.Match[str]) -> Token:
+    digits = match["int"]
     if len(digits) > 24:  # noqa: PLR2004 - longer than any 64 bit number
-        raise syntax_error("invalid int literal", text, at)
+        raise syntax_error("invalid int literal", source, at)
     number = int(digits, 16 if digits.startswith("0x") else 10)
-    if found["u"]:
+    if match["u"]:
         if number > UINT_MAX:
-            raise syntax_error("invalid uint literal", text, at)
+            raise syntax_error("invalid uint literal", source, at)
         return Token("uint", number, at)
     if number > -INT_MIN:
-        raise syntax_error("invalid int literal", text, at)
+        raise syntax_error("invalid int literal", source, at)
     # 9223372036854775808 is legal only after a minus, which the parser checks.
     return Token("int" if number <= INT_MAX else "int_min", number, at)
 
 
-def _string_end(text: str, found: re.Match[str]) -> tuple[int, bool]:
+def _string_end(source: str, match: re.Match[str]) -> tuple[int, bool]:
     """Return the end of a string, and True; or the place of its error, and False."""
-    quote, raw = found["quote"], "r" in (found["prefix"] or "").lower()
-    end = found.end()
-    while end < len(text) and not (len(quote) == 1 and text[end] in "\r\n"):
-        if text.startswith(quote, end):
+    quote, raw = match["quote"], "r" in (match["prefix"] or "").lower()
+    end = match.end()
+    while end < len(source) and not (len(quote) == 1 and source[end] in "\r\n"):
+        if source.startswith(quote, end):
             return end + len(quote), True
-        if text[end] == "\\" and not raw:
-            escape = _ESCAPE.match(text, end)
+        if source[end] == "\\" and not raw:
+            escape = _ESCAPE.match(source, end)
             if escape is None or escape.lastindex is None:
-                return _end_of(_PARTIAL_ESCAPE, text, end), False
+                return _end_of(_PARTIAL_ESCAPE, source, end), False
             end = escape.end()
         else:
             end += 1
     return end, False
 
 
-def _string(text: str, found: re.Match[str], end: int) -> Token:
-    at, prefix = found.start(), (found["prefix"] or "").lower()
+def _string(source: str, match: re.Match[str], end: int) -> Token:
+    at, prefix = match.start(), (match["prefix"] or "").lower()
     raw = "r" in prefix
-    body = text[found.end() : end - len(found["quote"])]
+    body = source[match.end() : end - len(match["quote"])]
     if "b" in prefix:
-        data = body.encode() if raw else _unescape_bytes(body, text, at)
+        data = body.encode() if raw else _unescape_bytes(body, source, at)
         return Token("bytes", data, at)
-    return Token("string", body if raw else _unescape(body, text, at), at)
+    return Token("string", body if raw else _unescape(body, source, at), at)
 
 
-def _unescape(body: str, text: str, at: int) -> str:
+def _unescape(body: str, source: str, at: int) -> str:
     if "\\" not in body:
         return body
 
-    def replace(found: re.Match[str]) -> str:
-        code = _code(found)
+    def replace(match: re.Match[str]) -> str:
+        code = _code(match)
         if code is None:
-            letter = found[6]
+            letter = match[6]
             if not letter:
-                raise syntax_error("unable to unescape string", text, at)
+                raise syntax_error("unable to unescape string", source, at)
             return _SIMPLE.get(letter, letter)
         if code > _UNICODE_MAX or code in _SURROGATES:
-            raise syntax_error("invalid unicode code point", text, at)
+            raise syntax_error("invalid unicode code point", source, at)
         return chr(code)
 
     return _ESCAPE.sub(replace, body)
 
 
-def _unescape_bytes(body: str, text: str, at: int) -> bytes:
+def _unescape_bytes(body: str, source: str, at: int) -> bytes:
     out, last = [], 0
-    for found in _ESCAPE.finditer(body):
-        out.append(body[last : found.start()].encode())
-        last = found.end()
-        code = _code(found)
-        if found[3] or found[4] or (code is None and not found[6]):
-            raise syntax_error("unable to unescape bytes", text, at)
+    for match in _ESCAPE.finditer(body):
+        out.append(body[last : match.start()].encode())
+        last = match.end()
+        code = _code(match)
+        if match[3] or match[4] or (code is None and not match[6]):
+            raise syntax_error("unable to unescape bytes", source, at)
         out.append(
             bytes([code])
             if code is not None
-            else _SIMPLE.get(found[6], found[6]).encode()
+            else _SIMPLE.get(match[6], match[6]).encode()
         )
     out.append(body[last:].encode())
     return b"".join(out)
 
 
-def _code(found: re.Match[str]) -> int | None:
+def _code(match: re.Match[str]) -> int | None:
     for group in (1, 2, 3, 4):
-        if found[group]:
-            return int(found[group], 16)
-    return int(found[5], 8) if found[5] else None
+        if match[group]:
+            return int(match[group], 16)
+    return int(match[5], 8) if match[5] else None

@@ -99,20 +99,20 @@ def format_problems(
     target, args = call.target, call.args
     if type(target) is not Const or target.kind != "string" or len(args) != 1:
         return
-    given = args[0]
-    if type(given) is not ListLit:
+    values = args[0]
+    if type(values) is not ListLit:
         return
     used = 0
     for clause in clauses(target.value):
         if type(clause) is not Clause:
             continue
         problem = clause.problem
-        if used >= len(given.items) and problem != "unexpected end of string":
+        if used >= len(values.items) and problem != "unexpected end of string":
             problem = f"index {used} out of range"
         if problem:
             yield call.at, problem
             return
-        bad = _misfit(clause.letter, given.items[used], members)
+        bad = _misfit(clause.letter, values.items[used], members)
         if bad is not None:
             name = members[id(bad)].name
             name = _RUNTIME_NAMES.get(name, name)
@@ -122,8 +122,8 @@ def format_problems(
             )
             return
         used += 1
-    if len(given.items) > used:
-        count = f"expected {used}, got {len(given.items)}"
+    if len(values.items) > used:
+        count = f"expected {used}, got {len(values.items)}"
         yield call.at, f"too many arguments supplied to string.format ({count})"
 
 
@@ -139,8 +139,8 @@ def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None
         inner = node.items
     elif type(node) is MapLit:
         inner = [part for key, value, _ in node.entries for part in (key, value)]
-    for one in inner:
-        bad = _misfit(letter, one, members)
+    for element in inner:
+        bad = _misfit(letter, element, members)
         if bad is not None:
             return bad
     return None
@@ -174,11 +174,11 @@ class Literals:
 
         SAFETY: each call may double the records.
         """
-        known, lists = self._arguments, self._items
-        if 2 * len(known) - noted[0] <= CEL_REPEATED_MAX:
-            spend(len(known) - noted[0])
-            known += known[noted[0] :]
-        count = sum(len(found) for found, _ in lists[noted[1] :])
+        arguments, lists = self._arguments, self._items
+        if 2 * len(arguments) - noted[0] <= CEL_REPEATED_MAX:
+            spend(len(arguments) - noted[0])
+            arguments += arguments[noted[0] :]
+        count = sum(len(items) for items, _ in lists[noted[1] :])
         if self._repeated + count <= CEL_REPEATED_MAX:
             spend(count)
             self._repeated += count
@@ -192,25 +192,25 @@ class Literals:
             if problem:
                 self._arguments.append((const.at, problem))
 
-    def note_member(self, node: Node, given: Type) -> None:
+    def note_member(self, node: Node, member_type: Type) -> None:
         """Record the type of a member of a list or map."""
         if self.formats_open:
-            self._members[id(node)] = given
+            self._members[id(node)] = member_type
 
-    def note_items(self, found: list[tuple[int, Type]], *, every: bool) -> None:
+    def note_items(self, typed_items: list[tuple[int, Type]], *, every: bool) -> None:
         """Record positions and types that must be equal: items, or keys, or values.
 
         ``every``: every type that differs is an error, not only the first one.
         """
         if not self.formats_open:
-            self._items.append((found, every))
+            self._items.append((typed_items, every))
 
     def problems(self, substitution: Substitution) -> list[tuple[int, str]]:
         """Return the errors of the API server's validators for literals."""
         problems = list(self._arguments)
         members = {
-            key: substitution.apply(given, final=True)
-            for key, given in self._members.items()
+            key: substitution.apply(member_type, final=True)
+            for key, member_type in self._members.items()
         }
         for call in self.formats:
             problems.extend(format_problems(call, members))
@@ -225,8 +225,8 @@ def _mixed(
     """Yield the errors of the items whose types differ from the first item's type."""
     first: Type | None = None
     for at, raw in items:
-        given = substitution.apply(raw, final=True)
+        item_type = substitution.apply(raw, final=True)
         if first is None:
-            first = given
-        elif given != first:
-            yield at, f"expected type '{first}' but found '{given}'"
+            first = item_type
+        elif item_type != first:
+            yield at, f"expected type '{first}' but found '{item_type}'"

@@ -53,22 +53,22 @@ _EXTREMES: Final = {"least": "math.@min", "greatest": "math.@max"}
 _PAIR: Final = 2
 
 
-def expand_call(call: Call, text: str, *, has_math: bool) -> Node:
+def expand_call(call: Call, source: str, *, has_math: bool) -> Node:
     """Return the call or its expansion. Raises: ExpressionInvalid for a wrong use.
 
     ``has_math``: whether the environment has the math extension.
     """
     target = call.target
     if target is None:
-        return _has(call, text) if call.function == "has" else call
+        return _has(call, source) if call.function == "has" else call
     if has_math and call.function in _EXTREMES and _is_named(target, "math"):
-        return _extreme(call, text)
-    found = _MEMBER.get((call.function, len(call.args)))
-    if found is not None:
-        kind, count = found
+        return _extreme(call, source)
+    macro = _MEMBER.get((call.function, len(call.args)))
+    if macro is not None:
+        kind, count = macro
         if kind == "sortBy" and isinstance(target, Const | MapLit | StructLit):
-            raise syntax_error(_NOT_SORTED, text, target.at)
-        names = _names(call, count, text)
+            raise syntax_error(_NOT_SORTED, source, target.at)
+        names = _names(call, count, source)
         return Macro(kind, target, names, call.args[count:], call.at)
     if (
         call.function == "bind"
@@ -76,7 +76,7 @@ def expand_call(call: Call, text: str, *, has_math: bool) -> Node:
         and len(call.args) == _BIND_ARGS
     ):
         return Macro(
-            "bind", call.args[1], _names(call, 1, text), call.args[2:], call.at
+            "bind", call.args[1], _names(call, 1, source), call.args[2:], call.at
         )
     return call
 
@@ -85,23 +85,23 @@ def _is_named(node: Node, name: str) -> bool:
     return type(node) is Ident and node.name == name
 
 
-def _extreme(call: Call, text: str) -> Node:
+def _extreme(call: Call, source: str) -> Node:
     """Expand ``math.least`` and ``math.greatest``; over two arguments become a list."""
     args, name = call.args, f"math.{call.function}()"
     if not args:
         assert type(call.target) is Ident
         problem = f"{name} requires at least one argument"
-        raise syntax_error(problem, text, call.target.at)
+        raise syntax_error(problem, source, call.target.at)
     if len(args) == 1:
         (only,) = args
         items = only.items if type(only) is ListLit else (only,)
         if not items or not all(map(_may_be_number, items)):
-            raise syntax_error(f"{name} invalid single argument value", text, only.at)
+            raise syntax_error(f"{name} invalid single argument value", source, only.at)
     else:
         for arg in args:
             if not _may_be_number(arg):
                 problem = f"{name} simple literal arguments must be numeric"
-                raise syntax_error(problem, text, arg.at)
+                raise syntax_error(problem, source, arg.at)
     if len(args) > _PAIR:
         args = (ListLit(args, (), call.at),)
     return Call(_EXTREMES[call.function], None, args, call.at)
@@ -113,25 +113,25 @@ def _may_be_number(node: Node) -> bool:
     return not isinstance(node, ListLit | MapLit | StructLit)
 
 
-def _has(call: Call, text: str) -> Node:
+def _has(call: Call, source: str) -> Node:
     if len(call.args) != 1:
         return call
     (operand,) = call.args
     if type(operand) is not Select or operand.test:
-        raise syntax_error("invalid argument to has() macro", text, operand.at)
+        raise syntax_error("invalid argument to has() macro", source, operand.at)
     if operand.optional:
-        raise syntax_error("unsupported optional field selection", text, call.at)
+        raise syntax_error("unsupported optional field selection", source, call.at)
     return Select(operand.operand, operand.field, test=True, at=call.at)
 
 
-def _names(call: Call, count: int, text: str) -> tuple[str, ...]:
+def _names(call: Call, count: int, source: str) -> tuple[str, ...]:
     names = []
     for arg in call.args[:count]:
         if type(arg) is not Ident:
             is_old = call.function in ("map", "filter")
             message = "is not an identifier" if is_old else "must be a simple name"
-            raise syntax_error(f"argument {message}", text, arg.at)
+            raise syntax_error(f"argument {message}", source, arg.at)
         names.append(arg.name)
     if len(set(names)) < len(names):
-        raise syntax_error("duplicate variable name", text, call.at)
+        raise syntax_error("duplicate variable name", source, call.at)
     return tuple(names)

@@ -90,16 +90,16 @@ _AFTER_OPERAND: Final = frozenset({".", ".?", "[", "[?", "?", *_LEVELS})
 _IN_STRUCT: Final = "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}"
 
 
-def parse(text: str, *, has_math: bool = True) -> Node:
-    """Parse ``text``. Raises: ExpressionInvalid with an error in cel-go's format.
+def parse(source: str, *, has_math: bool = True) -> Node:
+    """Parse ``source``. Raises: ExpressionInvalid with an error in cel-go's format.
 
     ``has_math``: whether the environment has the macros of the math extension.
     """
-    if len(text) > EXPRESSION_TEXT_BYTES_MAX:
+    if len(source) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("cel.size", "expression code point size exceeds limit")
-    tokens, problems = tokenize(text)
+    tokens, problems = tokenize(source)
     try:
-        node = _Parser(text, tokens, has_math=has_math).parse()
+        node = _Parser(source, tokens, has_math=has_math).parse()
     except ExpressionInvalid as error:
         if not problems:
             raise
@@ -120,9 +120,9 @@ def parse(text: str, *, has_math: bool = True) -> Node:
 
 
 class _Parser:
-    def __init__(self, text: str, tokens: list[Token], *, has_math: bool) -> None:
+    def __init__(self, source: str, tokens: list[Token], *, has_math: bool) -> None:
         self._has_math = has_math
-        self._text = text
+        self._text = source
         self._tokens = tokens
         self._position = 0
         self._nesting = 0
@@ -157,8 +157,8 @@ class _Parser:
             after = _OPENING if sign == ":" else _AFTER_OPERAND | self._enclosing[-1]
             if fits or token.kind not in after:
                 raise self._unexpected(sign)
-            shown = "<EOF>" if token.kind == "end" else self._source(self._position)
-            message = f"Syntax error: missing '{sign}' at '{shown}'"
+            printed = "<EOF>" if token.kind == "end" else self._source(self._position)
+            message = f"Syntax error: missing '{sign}' at '{printed}'"
             raise syntax_error(message, self._text, token.at)
         return self._next()
 
@@ -184,8 +184,8 @@ class _Parser:
         """
         token = self._tokens[self._position]
         following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
-        shown = "<EOF>" if token.kind == "end" else self._source(self._position)
-        signs = [f"'{one}'" if one != "<EOF>" else one for one in expected]
+        printed = "<EOF>" if token.kind == "end" else self._source(self._position)
+        signs = [f"'{sign}'" if sign != "<EOF>" else sign for sign in expected]
         if operand:
             fits = token.kind != "end" and (
                 following.kind in _OPENING or following.kind in expected
@@ -197,11 +197,11 @@ class _Parser:
             ]
         else:
             fits = token.kind != "end" and following.kind in {
-                "end" if one == "<EOF>" else one for one in expected
+                "end" if sign == "<EOF>" else sign for sign in expected
             }
-        wanted = signs[0] if len(signs) == 1 else f"{{{', '.join(signs)}}}"
+        expectation = signs[0] if len(signs) == 1 else f"{{{', '.join(signs)}}}"
         word = word or ("extraneous" if fits else "mismatched")
-        message = f"Syntax error: {word} input '{shown}' expecting {wanted}"
+        message = f"Syntax error: {word} input '{printed}' expecting {expectation}"
         return syntax_error(message, self._text, token.at)
 
     def _source(self, position: int) -> str:
@@ -243,20 +243,22 @@ class _Parser:
         while True:
             token = self._tokens[self._position]
             name = "in" if token.value == "in" else token.kind
-            found = _LEVELS.get(name, 0)
-            if found < level or (name == "in" and token.kind != "ident"):
+            operator_level = _LEVELS.get(name, 0)
+            if operator_level < level or (name == "in" and token.kind != "ident"):
                 return left
             self._position += 1
             if name in ("||", "&&"):
-                terms, places = [left, self._binary(found + 1)], [token.at]
+                terms, places = [left, self._binary(operator_level + 1)], [token.at]
                 while self._kind() == name:
                     places.append(self._next().at)
-                    terms.append(self._binary(found + 1))
+                    terms.append(self._binary(operator_level + 1))
                 # cel-go builds a balanced tree, whose root is the operator in the
                 # middle.
                 left = Call(name, None, tuple(terms), places[len(places) // 2])
             else:
-                left = Call(name, None, (left, self._binary(found + 1)), token.at)
+                left = Call(
+                    name, None, (left, self._binary(operator_level + 1)), token.at
+                )
 
     def _unary(self) -> Node:
         sign = self._kind()
@@ -286,8 +288,8 @@ class _Parser:
     def _no_viable(self, before: str) -> ExpressionInvalid:
         """Return ANTLR's error for a token that cannot follow ``before``."""
         is_end = self._kind() == "end"
-        shown = "" if is_end else self._source(self._position)
-        message = f"Syntax error: no viable alternative at input '{before}{shown}'"
+        printed = "" if is_end else self._source(self._position)
+        message = f"Syntax error: no viable alternative at input '{before}{printed}'"
         return syntax_error(message, self._text, self._tokens[self._position].at)
 
     def _no_negative(self) -> ExpressionInvalid:
@@ -497,8 +499,8 @@ class _Parser:
 
     def _no_field(self) -> ExpressionInvalid:
         token = self._tokens[self._position]
-        shown = "<EOF>" if token.kind == "end" else self._source(self._position)
-        message = f"Syntax error: mismatched input '{shown}' expecting {_IN_STRUCT}"
+        printed = "<EOF>" if token.kind == "end" else self._source(self._position)
+        message = f"Syntax error: mismatched input '{printed}' expecting {_IN_STRUCT}"
         return syntax_error(message, self._text, token.at)
 
 

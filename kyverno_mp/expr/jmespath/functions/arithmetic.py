@@ -80,18 +80,18 @@ def _zero(function: str) -> NoReturn:
 
 
 def _scalar_quantity(value: float) -> Quantity:
-    text = float_g(value)
-    quantity = parse_quantity(text)
+    printed = float_g(value)
+    quantity = parse_quantity(printed)
     if quantity is None:
-        raise fail(quantity_error(text))
+        raise fail(quantity_error(printed))
     return quantity
 
 
 def _seconds(nanoseconds: int) -> float:
     """Convert like Duration.Seconds: whole seconds and fraction separately."""
     sign = -1 if nanoseconds < 0 else 1
-    whole, rest = divmod(abs(nanoseconds), _SECOND)
-    return sign * (float(whole) + float(rest) / 1e9)
+    integer, rest = divmod(abs(nanoseconds), _SECOND)
+    return sign * (float(integer) + float(rest) / 1e9)
 
 
 def _duration_of(seconds: float) -> str:

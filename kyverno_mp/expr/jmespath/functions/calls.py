@@ -108,8 +108,8 @@ def link_call(
     fault = call_fault(table, name, len(arguments))
     if fault or name is None:
         is_known = name is not None and name in table
-        text = f"{function_prefix(name)}{fault}" if is_known and name else fault
-        return _failing(text, arguments)
+        message = f"{function_prefix(name)}{fault}" if is_known and name else fault
+        return _failing(message, arguments)
     entry = table[name]
     if not entry.arguments:
         return _unchecked(entry.handler, ())
@@ -182,14 +182,14 @@ def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
         value = first(runtime, current)
-        other = second(runtime, current)
+        operand = second(runtime, current)
         if not any_kind and type(value) not in fast:
             value = check_argument(runtime, value, entry, 0)
-        if not other_any and type(other) not in other_fast:
-            other = check_argument(runtime, other, entry, 1)
+        if not other_any and type(operand) not in other_fast:
+            operand = check_argument(runtime, operand, entry, 1)
         weigh(runtime, value)
-        weigh(runtime, other)
-        return handler(runtime, value, other)
+        weigh(runtime, operand)
+        return handler(runtime, value, operand)
 
     return call
 

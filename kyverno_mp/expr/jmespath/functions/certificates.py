@@ -17,16 +17,16 @@ _STEPS: Final = 1000
 """The steps for decoding a small certificate."""
 
 
-def _x509_decode(runtime: Runtime, text: str) -> Json:
-    if len(text) > CERTIFICATE_CHARACTERS_MAX:
+def _x509_decode(runtime: Runtime, pem: str) -> Json:
+    if len(pem) > CERTIFICATE_CHARACTERS_MAX:
         raise BudgetExceeded("expr.certificate", "certificate is too long")
-    runtime.charge(_STEPS + 4 * len(text))
-    runtime.charge_bytes(32 * len(text))
+    runtime.charge(_STEPS + 4 * len(pem))
+    runtime.charge_bytes(32 * len(pem))
     # PERF: importing the library takes 50 ms, a third of the CLI's ``jp query``. The
     # service loads it before it forks (process/startup/preload.py).
     from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 
-    return decode_pem(text)
+    return decode_pem(pem)
 
 
 FUNCTIONS: Final = (

@@ -33,22 +33,22 @@ _DECODED_PER_STEP: Final = 16
 _PORTION: Final = 16 * 1024
 
 
-def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
+def _encoded(runtime: Runtime, string: str, *, times: int = 1) -> bytes:
     """Return the UTF-8 of a string, and charge for reading it ``times`` times."""
-    width = 1 if text.isascii() else _RUNE_BYTES_MAX
-    runtime.charge_bytes(len(text) * width)
-    runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
-    return text_bytes(text)
+    width = 1 if string.isascii() else _RUNE_BYTES_MAX
+    runtime.charge_bytes(len(string) * width)
+    runtime.charge(len(string) * width * times // CHARACTERS_PER_STEP)
+    return text_bytes(string)
 
 
-def _base64_encode(runtime: Runtime, text: str) -> Json:
-    data = _encoded(runtime, text, times=2)
+def _base64_encode(runtime: Runtime, string: str) -> Json:
+    data = _encoded(runtime, string, times=2)
     runtime.charge_bytes(len(data) * 8 // 3 + _QUANTUM)
     return base64.b64encode(data).decode("ascii")
 
 
-def _base64_decode(runtime: Runtime, text: str) -> Json:
-    data = _encoded(runtime, text, times=8)
+def _base64_decode(runtime: Runtime, encoded: str) -> Json:
+    data = _encoded(runtime, encoded, times=8)
     runtime.charge_bytes(3 * len(data))
     plain = data.replace(b"\n", b"").replace(b"\r", b"")
     try:
@@ -67,10 +67,10 @@ def _base64_decode(runtime: Runtime, text: str) -> Json:
 
 def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
     """Decode UTF-8; as in Go, each invalid byte becomes a separate character."""
-    text = data.decode("utf-8", "surrogateescape")
-    if keeps_bytes or text.isascii():
-        return text
-    return replaced_bytes(text)
+    string = data.decode("utf-8", "surrogateescape")
+    if keeps_bytes or string.isascii():
+        return string
+    return replaced_bytes(string)
 
 
 def _corrupt_position(data: bytes, runtime: Runtime) -> int:
@@ -122,21 +122,21 @@ def _after_breaks(data: bytes, position: int) -> int:
     return len(data) - len(data[position:].lstrip(b"\r\n"))
 
 
-def parse_json_text(runtime: Runtime, text: str) -> Json:
+def parse_json_text(runtime: Runtime, document: str) -> Json:
     """Decode JSON, with Go's error message."""
-    if len(text) > DECODED_CHARACTERS_MAX:
+    if len(document) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.json", "text is too long to be decoded")
-    runtime.charge(len(text) // _DECODED_PER_STEP)
-    runtime.charge_bytes(decoded_bytes(text))
+    runtime.charge(len(document) // _DECODED_PER_STEP)
+    runtime.charge_bytes(decoded_bytes(document))
     try:
-        found = decode_json(text, runtime.charge)
-        return without_bytes(found) if runtime.keeps_bytes else found
+        value = decode_json(document, runtime.charge)
+        return without_bytes(value) if runtime.keeps_bytes else value
     except JsonInvalid as error:
         raise fail(str(error)) from error
 
 
-def _parse_yaml(runtime: Runtime, text: str) -> Json:
-    if len(text) > DECODED_CHARACTERS_MAX:
+def _parse_yaml(runtime: Runtime, document: str) -> Json:
+    if len(document) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.yaml", "text is too long to be decoded")
     # PERF: imported here, as below, to keep the start of the CLI short
     # (process/startup/preload.py).
@@ -146,27 +146,29 @@ def _parse_yaml(runtime: Runtime, text: str) -> Json:
         yaml_nodes,
     )
 
-    nodes = yaml_nodes(text)
-    runtime.charge(8 * nodes + len(text) // _DECODED_PER_STEP)
-    runtime.charge_bytes(YAML_NODE_BYTES * nodes + 4 * len(text) * width_of(text))
-    return decode_yaml(text, runtime.charge)
+    nodes = yaml_nodes(document)
+    runtime.charge(8 * nodes + len(document) // _DECODED_PER_STEP)
+    runtime.charge_bytes(
+        YAML_NODE_BYTES * nodes + 4 * len(document) * width_of(document)
+    )
+    return decode_yaml(document, runtime.charge)
 
 
-def _sha256(runtime: Runtime, text: str) -> Json:
+def _sha256(runtime: Runtime, string: str) -> Json:
     import hashlib
 
-    return hashlib.sha256(_encoded(runtime, text, times=2)).hexdigest()
+    return hashlib.sha256(_encoded(runtime, string, times=2)).hexdigest()
 
 
-def _sha1(runtime: Runtime, text: str) -> Json:
-    data = _encoded(runtime, text, times=2)
+def _sha1(runtime: Runtime, string: str) -> Json:
+    data = _encoded(runtime, string, times=2)
     import hashlib
 
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
-def _md5(runtime: Runtime, text: str) -> Json:
-    data = _encoded(runtime, text, times=2)
+def _md5(runtime: Runtime, string: str) -> Json:
+    data = _encoded(runtime, string, times=2)
     import hashlib
 
     return hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -116,9 +116,9 @@ def function_prefix(name: str) -> str:
     return f"JMESPath function '{name}': "
 
 
-def function_error(name: str, text: str) -> Exception:
+def function_error(name: str, reason: str) -> Exception:
     """Return the error ``JMESPath function '<name>': <text>``."""
-    return fail(function_prefix(name) + text)
+    return fail(function_prefix(name) + reason)
 
 
 def type_name(runtime: Runtime, value: Json) -> str:
@@ -144,25 +144,25 @@ def expect_list(runtime: Runtime, value: Any) -> list[Json]:
     raise conversion_panic(runtime, value, "[]interface {}")
 
 
-def conversion_panic(runtime: Runtime, value: Json, wanted: str) -> Exception:
+def conversion_panic(runtime: Runtime, value: Json, expected: str) -> Exception:
     """Return the Go panic of a failed type assertion as an error.
 
     KYVERNO: 9.1 - upstream panics here; in both cases the rule fails with an error.
     """
-    held = type_name(runtime, value)
-    return fail(f"interface conversion: interface {{}} is {held}, not {wanted}")
+    actual = type_name(runtime, value)
+    return fail(f"interface conversion: interface {{}} is {actual}, not {expected}")
 
 
 def same_scalar(runtime: Runtime, left: Json, right: Json) -> bool:
     """Compare like Go's ``==`` on interfaces, which panics if both are containers."""
-    kind, other = type(left), type(right)
-    if kind is other:
+    kind, right_kind = type(left), type(right)
+    if kind is right_kind:
         if kind in (list, dict, GoSlice):
             name = type_name(runtime, left)
             raise fail(f"runtime error: comparing uncomparable type {name}")
         if kind is str and len(left) > TEXT_LIGHT_MAX:
             runtime.charge(len(left) // CHARACTERS_PER_STEP)
         return bool(left == right)
-    if runtime.ints_are_numbers and {kind, other} == {int, float}:
+    if runtime.ints_are_numbers and {kind, right_kind} == {int, float}:
         return bool(left == right)
     return False

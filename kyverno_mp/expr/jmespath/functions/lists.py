@@ -36,30 +36,30 @@ from kyverno_mp.values.go.gotext import replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 
-def _contains(runtime: Runtime, searched: Json, wanted: Json) -> Json:
+def _contains(runtime: Runtime, searched: Json, sought: Json) -> Json:
     if type(searched) is str:
-        if type(wanted) is not str:
+        if type(sought) is not str:
             return False
-        runtime.charge(search_steps(wanted, searched))
-        return wanted in searched
+        runtime.charge(search_steps(sought, searched))
+        return sought in searched
     items = expect_list(runtime, searched)
     runtime.charge(len(items))
-    if type(wanted) is str:
-        if len(wanted) > TEXT_LIGHT_MAX:
+    if type(sought) is str:
+        if len(sought) > TEXT_LIGHT_MAX:
             # Comparing with an item may read this many characters.
-            _charge_texts(runtime, [i for i in items if type(i) is str], len(wanted))
-        return wanted in items
-    return any(same_scalar(runtime, item, wanted) for item in items)
+            _charge_texts(runtime, [i for i in items if type(i) is str], len(sought))
+        return sought in items
+    return any(same_scalar(runtime, item, sought) for item in items)
 
 
-def _join(runtime: Runtime, separator: str, texts: list[str]) -> Json:
-    if texts:
-        runtime.charge(len(texts))
-        size = sum(map(len, texts)) + len(separator) * (len(texts) - 1)
-        widest = max(width_of(separator), *map(width_of, texts))
+def _join(runtime: Runtime, separator: str, strings: list[str]) -> Json:
+    if strings:
+        runtime.charge(len(strings))
+        size = sum(map(len, strings)) + len(separator) * (len(strings) - 1)
+        widest = max(width_of(separator), *map(width_of, strings))
         runtime.charge(size // CHARACTERS_PER_STEP)
         runtime.charge_bytes(size * widest)
-    return separator.join(texts)
+    return separator.join(strings)
 
 
 def _length(_runtime: Runtime, value: Json) -> Json:
@@ -163,9 +163,9 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
     return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]
 
 
-def _charge_texts(runtime: Runtime, texts: list[str], most: int) -> None:
+def _charge_texts(runtime: Runtime, strings: list[str], most: int) -> None:
     """Charge for reading each string, up to ``most`` characters."""
-    length = sum(min(len(text), most) for text in texts)
+    length = sum(min(len(string), most) for string in strings)
     runtime.charge(length // CHARACTERS_PER_STEP)
 
 

@@ -32,11 +32,11 @@ def _is_external_url(runtime: Runtime, url: str) -> Json:
     return is_external(runtime, url)
 
 
-def _charge(runtime: Runtime, text: str) -> None:
-    if len(text) > URL_CHARACTERS_MAX:
+def _charge(runtime: Runtime, url: str) -> None:
+    if len(url) > URL_CHARACTERS_MAX:
         raise BudgetExceeded("expr.url", "URL or image is too long")
-    runtime.charge(_STEPS + len(text))
-    runtime.charge_bytes(len(text))
+    runtime.charge(_STEPS + len(url))
+    runtime.charge_bytes(len(url))
 
 
 def _image_normalize(runtime: Runtime, image: str) -> Json:

@@ -61,16 +61,16 @@ def _to_number(runtime: Runtime, value: Json) -> Json:
 
 
 def _round(_runtime: Runtime, value: float, length: float) -> Json:
-    whole = float_to_int64(length)
-    if length != whole:
+    digits = float_to_int64(length)
+    if length != digits:
         raise function_error("round", "Non-integer argument(s) passed for round off")
-    if whole < 0:
+    if digits < 0:
         # KYVERNO: 9.2 - upstream formats this text without its arguments.
         raise function_error(
             "round", "%!d(MISSING) argument is out of bounds (%!d(MISSING))"
         )
     try:
-        shift = math.pow(10.0, whole)
+        shift = math.pow(10.0, digits)
     except OverflowError:
         shift = math.inf
     if math.isinf(shift):
@@ -81,10 +81,10 @@ def _round(_runtime: Runtime, value: float, length: float) -> Json:
 def _half_away(value: float) -> float:
     if not math.isfinite(value) or abs(value) >= _WHOLE_FROM:
         return value
-    whole = math.trunc(value)
-    if abs(value - whole) >= 0.5:  # noqa: PLR2004 - one half
-        whole += 1 if value > 0 else -1
-    return math.copysign(float(whole), value)
+    integer = math.trunc(value)
+    if abs(value - integer) >= 0.5:  # noqa: PLR2004 - one half
+        integer += 1 if value > 0 else -1
+    return math.copysign(float(integer), value)
 
 
 STANDARD: Final = (

@@ -108,11 +108,11 @@ def _charge_items(runtime: Runtime, count: int) -> None:
     runtime.charge_bytes(count * (_SMALL_MAP_BYTES + _NUMBER_BYTES))
 
 
-def _label_match(runtime: Runtime, wanted: Json, labels: Json) -> Json:
-    runtime.charge(2 * len(wanted))
+def _label_match(runtime: Runtime, selector: Json, labels: Json) -> Json:
+    runtime.charge(2 * len(selector))
     return all(
         key in labels and equal(runtime, labels[key], value)
-        for key, value in wanted.items()
+        for key, value in selector.items()
     )
 
 
@@ -149,12 +149,12 @@ def _object_from_lists(runtime: Runtime, keys: Json, values: Json) -> Json:
     runtime.charge_entries(2 * len(keys))
     built: dict[str, Json] = {}
     for index, key in enumerate(keys):
-        text = text_of(runtime, key)
-        if text is None:
+        name = text_of(runtime, key)
+        if name is None:
             raise function_error(
                 "object_from_lists", "argument #1 is not of type StringArray"
             )
-        built[text] = values[index] if index < len(values) else None
+        built[name] = values[index] if index < len(values) else None
     return built
 
 

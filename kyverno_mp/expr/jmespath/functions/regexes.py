@@ -51,40 +51,40 @@ def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> A
         raise BudgetExceeded("expr.regex", "regular expression is too long")
     runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILED_PER_STEP)
     if not runtime.meets_regex(pattern):
-        found = remembered(pattern, captures=captures)
+        regex = remembered(pattern, captures=captures)
     else:
         ahead = work_ahead(pattern)
         runtime.charge(ahead)
-        found = remembered(pattern, captures=captures)
-        runtime.charge(max(found.instructions - ahead, 0))
-    return found.compiled or found.error_text(pattern)
+        regex = remembered(pattern, captures=captures)
+        runtime.charge(max(regex.instructions - ahead, 0))
+    return regex.compiled or regex.error_text(pattern)
 
 
 def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
     compiled = compile_regex(runtime, pattern, captures=False)
-    text = text_of(runtime, value)
-    assert text is not None
-    runtime.charge_made(2 * len(text), text)
+    string = text_of(runtime, value)
+    assert string is not None
+    runtime.charge_made(2 * len(string), string)
     if type(compiled) is str:
         raise fail(compiled)
-    _charge_search(runtime, compiled, text)
-    return compiled.search(text) is not None
+    _charge_search(runtime, compiled, string)
+    return compiled.search(string) is not None
 
 
-def _charge_search(runtime: Runtime, compiled: Any, text: str) -> None:
+def _charge_search(runtime: Runtime, compiled: Any, string: str) -> None:
     """Charge RE2's worst case; see _PRODUCT_PER_STEP."""
-    runtime.charge(compiled.programsize * len(text) // _PRODUCT_PER_STEP)
+    runtime.charge(compiled.programsize * len(string) // _PRODUCT_PER_STEP)
 
 
 def _regex_replace_all(
     runtime: Runtime, pattern: str, source: Json, replacement: Json
 ) -> Json:
     compiled = _compiled(runtime, pattern, "regex_replace_all")
-    text, template = text_of(runtime, source), text_of(runtime, replacement)
-    assert text is not None
+    string, template = text_of(runtime, source), text_of(runtime, replacement)
+    assert string is not None
     assert template is not None
     if "$" not in template:
-        return _replace(runtime, compiled, text, lambda _match: template)
+        return _replace(runtime, compiled, string, lambda _match: template)
     runtime.charge(len(template))
     runtime.charge_bytes(len(template) * _PIECE_BYTES)
     pieces = _template_pieces(template)
@@ -101,17 +101,17 @@ def _regex_replace_all(
         runtime.charge_bytes(length)
         return "".join(parts)
 
-    return _replace(runtime, compiled, text, expand)
+    return _replace(runtime, compiled, string, expand)
 
 
 def _regex_replace_all_literal(
     runtime: Runtime, pattern: str, source: Json, replacement: Json
 ) -> Json:
     compiled = _compiled(runtime, pattern, "regex_replace_all_literal")
-    text, literal = text_of(runtime, source), text_of(runtime, replacement)
-    assert text is not None
+    string, literal = text_of(runtime, source), text_of(runtime, replacement)
+    assert string is not None
     assert literal is not None
-    return _replace(runtime, compiled, text, lambda _match: literal)
+    return _replace(runtime, compiled, string, lambda _match: literal)
 
 
 def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
@@ -130,11 +130,11 @@ def _template_pieces(template: str) -> list[tuple[str, str]]:
     """
     pieces: list[tuple[str, str]] = []
     start = 0
-    for found in _TEMPLATE.finditer(template):
-        pieces.append((template[start : found.start()], ""))
-        name = found.group(1) or found.group(2)
+    for match in _TEMPLATE.finditer(template):
+        pieces.append((template[start : match.start()], ""))
+        name = match.group(1) or match.group(2)
         pieces.append(("", name) if name else ("$", ""))
-        start = found.end()
+        start = match.end()
     pieces.append((template[start:], ""))
     return pieces
 
@@ -150,28 +150,28 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
     return match.group(number) or ""
 
 
-def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
+def _replace(runtime: Runtime, compiled: Any, string: str, expand: Any) -> str:
     """Replace every match; as in Go, skip an empty match right after another match."""
-    runtime.charge_made(2 * len(text), text)
-    _charge_search(runtime, compiled, text)
+    runtime.charge_made(2 * len(string), string)
+    _charge_search(runtime, compiled, string)
     steps_per_match = _MATCH_STEPS + compiled.groups
-    width = width_of(text)
+    width = width_of(string)
     pieces: list[str] = []
     start = 0
     last_end = -1
-    for match in compiled.finditer(text):
+    for match in compiled.finditer(string):
         begin, end = match.span()
         if begin == end == last_end:
             continue
         runtime.charge(steps_per_match + (begin - start) // CHARACTERS_PER_STEP)
         runtime.charge_bytes((begin - start) * width + _PIECE_BYTES)
-        piece = text[start:begin]
+        piece = string[start:begin]
         new = expand(match)
         runtime.charge_bytes(len(new) * width_of(new))
         pieces.append(piece)
         pieces.append(new)
         start = last_end = end
-    pieces.append(text[start:])
+    pieces.append(string[start:])
     return "".join(pieces)
 
 

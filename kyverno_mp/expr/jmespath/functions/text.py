@@ -40,12 +40,12 @@ _RUNES: Final = 0x110000
 _SET_ITEM_BYTES: Final = 128
 
 
-def _starts_with(_runtime: Runtime, text: str, prefix: str) -> Json:
-    return text.startswith(prefix)
+def _starts_with(_runtime: Runtime, string: str, prefix: str) -> Json:
+    return string.startswith(prefix)
 
 
-def _ends_with(_runtime: Runtime, text: str, suffix: str) -> Json:
-    return text.endswith(suffix)
+def _ends_with(_runtime: Runtime, string: str, suffix: str) -> Json:
+    return string.endswith(suffix)
 
 
 def _to_string(runtime: Runtime, value: Json) -> Json:
@@ -88,29 +88,31 @@ def _fold(char: str) -> str:
     return lowered if len(lowered) == 1 else char
 
 
-def _replace(runtime: Runtime, text: str, old: str, new: str, count: float) -> Json:
-    return _replace_count(runtime, text, old, new, float_to_int64(count))
+def _replace(runtime: Runtime, string: str, old: str, new: str, count: float) -> Json:
+    return _replace_count(runtime, string, old, new, float_to_int64(count))
 
 
-def _replace_all(runtime: Runtime, text: str, old: str, new: str) -> Json:
-    return _replace_count(runtime, text, old, new, -1)
+def _replace_all(runtime: Runtime, string: str, old: str, new: str) -> Json:
+    return _replace_count(runtime, string, old, new, -1)
 
 
-def _replace_count(runtime: Runtime, text: str, old: str, new: str, count: int) -> str:
-    runtime.charge(2 * search_steps(old, text))
-    found = text.count(old)
-    times = found if count < 0 else min(found, count)
-    length = len(text) + times * max(len(new) - len(old), 0)
-    runtime.charge_made(length, max(text, new, key=width_of))
+def _replace_count(
+    runtime: Runtime, string: str, old: str, new: str, count: int
+) -> str:
+    runtime.charge(2 * search_steps(old, string))
+    occurrences = string.count(old)
+    times = occurrences if count < 0 else min(occurrences, count)
+    length = len(string) + times * max(len(new) - len(old), 0)
+    runtime.charge_made(length, max(string, new, key=width_of))
     runtime.charge(times // _REPLACED_PER_STEP)
-    return text.replace(old, new, times)
+    return string.replace(old, new, times)
 
 
-def upper(text: str) -> str:
+def upper(string: str) -> str:
     """Map to upper case rune by rune, like strings.ToUpper, which keeps ``ß``."""
-    if text.isascii():
-        return text.upper()
-    return "".join(map(_upper_rune, text))
+    if string.isascii():
+        return string.upper()
+    return "".join(map(_upper_rune, string))
 
 
 def _upper_rune(char: str) -> str:
@@ -120,93 +122,93 @@ def _upper_rune(char: str) -> str:
     return char
 
 
-def lower(text: str) -> str:
+def lower(string: str) -> str:
     """Map to lower case rune by rune, like strings.ToLower."""
-    if text.isascii():
-        return text.lower()
-    return "".join("i" if char == "\u0130" else char.lower() for char in text)
+    if string.isascii():
+        return string.lower()
+    return "".join("i" if char == "\u0130" else char.lower() for char in string)
 
 
-def _to_upper(runtime: Runtime, text: str) -> Json:
-    return _mapped(runtime, text, upper)
+def _to_upper(runtime: Runtime, string: str) -> Json:
+    return _mapped(runtime, string, upper)
 
 
-def _to_lower(runtime: Runtime, text: str) -> Json:
-    return _mapped(runtime, text, lower)
+def _to_lower(runtime: Runtime, string: str) -> Json:
+    return _mapped(runtime, string, lower)
 
 
-def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
+def _mapped(runtime: Runtime, string: str, change: Callable[[str], str]) -> str:
     """Map a string rune by rune, in portions."""
-    runtime.charge_made(2 * len(text), text)
-    if text.isascii():
-        return change(text)
+    runtime.charge_made(2 * len(string), string)
+    if string.isascii():
+        return change(string)
     if runtime.keeps_bytes:
-        text = replaced_bytes(text)
+        string = replaced_bytes(string)
     parts: list[str] = []
-    for start in range(0, len(text), _PORTION):
-        portion = text[start : start + _PORTION]
+    for start in range(0, len(string), _PORTION):
+        portion = string[start : start + _PORTION]
         runtime.charge(len(portion))
         parts.append(change(portion))
     return "".join(parts)
 
 
 def trim(
-    runtime: Runtime, text: str, characters: str, *, left: bool, right: bool
+    runtime: Runtime, string: str, characters: str, *, left: bool, right: bool
 ) -> str:
     """Trim characters at both ends; Python's strip would be quadratic."""
-    runtime.charge_made(len(text), text)
+    runtime.charge_made(len(string), string)
     runtime.charge(len(characters))
     runtime.charge_bytes(min(len(characters), _RUNES) * _SET_ITEM_BYTES)
     cut = frozenset(characters)
-    start, end = 0, len(text)
-    while left and start < end and text[start] in cut:
+    start, end = 0, len(string)
+    while left and start < end and string[start] in cut:
         start += 1
         if not start % _PORTION:
             runtime.charge(_PORTION)
-    while right and end > start and text[end - 1] in cut:
+    while right and end > start and string[end - 1] in cut:
         end -= 1
         if not end % _PORTION:
             runtime.charge(_PORTION)
-    return text[start:end]
+    return string[start:end]
 
 
-def _trim(runtime: Runtime, text: str, characters: str) -> Json:
-    return trim(runtime, text, characters, left=True, right=True)
+def _trim(runtime: Runtime, string: str, characters: str) -> Json:
+    return trim(runtime, string, characters, left=True, right=True)
 
 
-def _trim_prefix(runtime: Runtime, text: str, prefix: str) -> Json:
-    runtime.charge_made(len(text), text)
-    return text.removeprefix(prefix)
+def _trim_prefix(runtime: Runtime, string: str, prefix: str) -> Json:
+    runtime.charge_made(len(string), string)
+    return string.removeprefix(prefix)
 
 
-def _split(runtime: Runtime, text: str, separator: str) -> Json:
+def _split(runtime: Runtime, string: str, separator: str) -> Json:
     if not separator:
-        runtime.charge_items(len(text))
-        runtime.charge_bytes(0 if text.isascii() else len(text) * _TEXT_BYTES)
-        return list(text)
-    runtime.charge(search_steps(separator, text))
-    found = text.count(separator)
-    runtime.charge(search_steps(separator, text))
-    runtime.charge_items(found)
-    runtime.charge_made(len(text), text)
-    runtime.charge_bytes(found * _TEXT_BYTES)
-    return text.split(separator)
+        runtime.charge_items(len(string))
+        runtime.charge_bytes(0 if string.isascii() else len(string) * _TEXT_BYTES)
+        return list(string)
+    runtime.charge(search_steps(separator, string))
+    occurrences = string.count(separator)
+    runtime.charge(search_steps(separator, string))
+    runtime.charge_items(occurrences)
+    runtime.charge_made(len(string), string)
+    runtime.charge_bytes(occurrences * _TEXT_BYTES)
+    return string.split(separator)
 
 
 def _pattern_match(runtime: Runtime, pattern: str, value: Json) -> Json:
-    text = text_of(runtime, value)
-    assert text is not None
-    return matches(pattern, text, runtime.charge)
+    string = text_of(runtime, value)
+    assert string is not None
+    return matches(pattern, string, runtime.charge)
 
 
-def _to_boolean(runtime: Runtime, text: str) -> Json:
-    lowered = lower(text) if len(text) <= len("false") else ""
+def _to_boolean(runtime: Runtime, string: str) -> Json:
+    lowered = lower(string) if len(string) <= len("false") else ""
     if lowered in ("true", "false"):
         return lowered == "true"
-    runtime.charge_made(len(text), text)
+    runtime.charge_made(len(string), string)
     raise function_error(
         "to_boolean",
-        f"lowercase argument must be 'true' or 'false' (provided: '{text}')",
+        f"lowercase argument must be 'true' or 'false' (provided: '{string}')",
     )
 
 
@@ -221,19 +223,19 @@ def _path_canonicalize(runtime: Runtime, path: str) -> Json:
     return posixpath.normpath("/" + path.lstrip("/") if path[0] == "/" else path)
 
 
-def _truncate(runtime: Runtime, text: str, length: float) -> Json:
-    kept = max(float_to_int64(length), 0)
-    runtime.charge_made(min(kept, len(text)), text)
-    return replaced_bytes(text[:kept]) if runtime.keeps_bytes else text[:kept]
+def _truncate(runtime: Runtime, string: str, length: float) -> Json:
+    limit = max(float_to_int64(length), 0)
+    runtime.charge_made(min(limit, len(string)), string)
+    return replaced_bytes(string[:limit]) if runtime.keeps_bytes else string[:limit]
 
 
-def _semver_compare(runtime: Runtime, version: str, wanted: str) -> Json:
+def _semver_compare(runtime: Runtime, version: str, constraint: str) -> Json:
     # KYVERNO: 9.2 - an invalid version counts as 0.0.0.
-    size = len(version) + len(wanted)
+    size = len(version) + len(constraint)
     if size > SEMVER_CHARACTERS_MAX:
         raise BudgetExceeded("expr.semver", "version or range is too long")
     runtime.charge(2 * size)
-    return parse_range(wanted)(parse_version(version) or ZERO)
+    return parse_range(constraint)(parse_version(version) or ZERO)
 
 
 STANDARD: Final = (

@@ -30,14 +30,14 @@ _STEPS: Final = 24
 """The steps for parsing or printing one time."""
 
 
-def _read(text: str) -> GoTime:
-    return parse_time(RFC3339, text)
+def _read(timestamp: str) -> GoTime:
+    return parse_time(RFC3339, timestamp)
 
 
-def _duration(text: str) -> int:
-    nanoseconds = parse_duration(text)
+def _duration(duration: str) -> int:
+    nanoseconds = parse_duration(duration)
     if nanoseconds is None:
-        raise fail(duration_error(text))
+        raise fail(duration_error(duration))
     return nanoseconds
 
 
@@ -55,38 +55,38 @@ def _time_now_utc(runtime: Runtime, *_arguments: Json) -> Json:
     return from_datetime(runtime.now()).utc().rfc3339()
 
 
-def _time_to_cron(_runtime: Runtime, text: str) -> Json:
-    moment = _read(text)
+def _time_to_cron(_runtime: Runtime, timestamp: str) -> Json:
+    moment = _read(timestamp)
     _, month, day, hour, minute, _ = moment.civil()
     return f"{minute} {hour} {day} {month} {moment.weekday()}"
 
 
-def _time_add(_runtime: Runtime, text: str, duration: str) -> Json:
-    return _read(text).plus(_duration(duration)).rfc3339()
+def _time_add(_runtime: Runtime, timestamp: str, duration: str) -> Json:
+    return _read(timestamp).plus(_duration(duration)).rfc3339()
 
 
-def _time_parse(_runtime: Runtime, layout: str, text: str) -> Json:
+def _time_parse(_runtime: Runtime, layout: str, timestamp: str) -> Json:
     if _parse_int(layout) is None:
-        return parse_time(layout, text).rfc3339()
-    seconds = _parse_int(text)
+        return parse_time(layout, timestamp).rfc3339()
+    seconds = _parse_int(timestamp)
     if seconds is None:
-        digits = text.lstrip("+-")
-        known = bool(digits) and digits.isascii() and digits.isdigit()
-        problem = "value out of range" if known else "invalid syntax"
-        raise fail(f'strconv.ParseInt: parsing "{text}": {problem}')
+        digits = timestamp.lstrip("+-")
+        is_number = bool(digits) and digits.isascii() and digits.isdigit()
+        problem = "value out of range" if is_number else "invalid syntax"
+        raise fail(f'strconv.ParseInt: parsing "{timestamp}": {problem}')
     return from_unix(seconds).rfc3339()
 
 
-def _parse_int(text: str) -> int | None:
-    digits = text[1:] if text[:1] in ("+", "-") else text
+def _parse_int(number: str) -> int | None:
+    digits = number[1:] if number[:1] in ("+", "-") else number
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _INT64_DIGITS:
         return None
-    value = int(text)
+    value = int(number)
     return value if -_INT64_END <= value < _INT64_END else None
 
 
-def _time_utc(_runtime: Runtime, text: str) -> Json:
-    return _read(text).utc().rfc3339()
+def _time_utc(_runtime: Runtime, timestamp: str) -> Json:
+    return _read(timestamp).utc().rfc3339()
 
 
 def _time_diff(_runtime: Runtime, start: str, end: str) -> Json:
@@ -94,35 +94,35 @@ def _time_diff(_runtime: Runtime, start: str, end: str) -> Json:
     return duration_text(_read(end).since(first))
 
 
-def _time_before(_runtime: Runtime, text: str, other: str) -> Json:
-    first = _read(text)
-    return first.before(_read(other))
+def _time_before(_runtime: Runtime, timestamp: str, reference: str) -> Json:
+    first = _read(timestamp)
+    return first.before(_read(reference))
 
 
-def _time_after(_runtime: Runtime, text: str, other: str) -> Json:
-    first = _read(text)
-    return _read(other).before(first)
+def _time_after(_runtime: Runtime, timestamp: str, reference: str) -> Json:
+    first = _read(timestamp)
+    return _read(reference).before(first)
 
 
-def _time_between(_runtime: Runtime, text: str, start: str, end: str) -> Json:
-    moment, first, last = _read(text), _read(start), _read(end)
+def _time_between(_runtime: Runtime, timestamp: str, start: str, end: str) -> Json:
+    moment, first, last = _read(timestamp), _read(start), _read(end)
     return first.before(moment) and moment.before(last)
 
 
-def _time_truncate(_runtime: Runtime, text: str, duration: str) -> Json:
-    moment = _read(text)
+def _time_truncate(_runtime: Runtime, timestamp: str, duration: str) -> Json:
+    moment = _read(timestamp)
     return moment.truncated(_duration(duration)).rfc3339()
 
 
 def _row(
     name: str, count: int, handler: Callable[..., Json], returns: Kinds, note: str
 ) -> FunctionEntry:
-    def charged(runtime: Runtime, *texts: str) -> Json:
-        length = sum([len(text) for text in texts if type(text) is str])
+    def charged(runtime: Runtime, *arguments: str) -> Json:
+        length = sum([len(argument) for argument in arguments if type(argument) is str])
         if length > TIME_CHARACTERS_MAX:
             raise BudgetExceeded("expr.time", f"{name}: arguments are too long")
-        runtime.charge(_STEPS * len(texts) + length * 2)
-        return handler(runtime, *texts)
+        runtime.charge(_STEPS * len(arguments) + length * 2)
+        return handler(runtime, *arguments)
 
     return FunctionEntry(name, (STRING,) * count, charged, returns, note)
 

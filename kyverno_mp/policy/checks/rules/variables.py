@@ -367,22 +367,26 @@ _CHARACTERS_A_STEP: Final = 64
 def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
     """Yield every string and key with a variable, and its JSON pointer."""
     # PERF: most rules have no variable, and pointers cost more than this search.
-    if not any("{{" in text for texts in texts_by_level(value) for text in texts):
+    if not any(
+        "{{" in string for strings in texts_by_level(value) for string in strings
+    ):
         return
     stack: list[tuple[Json, str]] = [(value, pointer)]
     while stack:
-        one, place = stack.pop()
+        node, node_pointer = stack.pop()
         spend(1)
-        if type(one) is str:
-            spend(len(one) // _CHARACTERS_A_STEP)
-            if "{{" in one:
-                yield one, place
-        elif type(one) is dict:
-            for key in one:
+        if type(node) is str:
+            spend(len(node) // _CHARACTERS_A_STEP)
+            if "{{" in node:
+                yield node, node_pointer
+        elif type(node) is dict:
+            for key in node:
                 if "{{" in key:
-                    yield key, place
-            below = [(item, f"{place}/{key}") for key, item in one.items()]
+                    yield key, node_pointer
+            below = [(item, f"{node_pointer}/{key}") for key, item in node.items()]
             stack.extend(reversed(below))
-        elif type(one) is list:
-            below = [(item, f"{place}/{index}") for index, item in enumerate(one)]
+        elif type(node) is list:
+            below = [
+                (item, f"{node_pointer}/{index}") for index, item in enumerate(node)
+            ]
             stack.extend(reversed(below))

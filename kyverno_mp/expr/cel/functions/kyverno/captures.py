@@ -31,16 +31,16 @@ _CAPTURE_FACTOR: Final = 10
 """RE2 takes ten times as long if it has to remember groups."""
 
 
-def _compiled(meter: Meter, text: str, pattern: str) -> Any:
+def _compiled(meter: Meter, string: str, pattern: str) -> Any:
     compiled = compile_charged(meter, pattern, captures=True)
-    charge_regex(meter, text, compiled, factor=_CAPTURE_FACTOR)
+    charge_regex(meter, string, compiled, factor=_CAPTURE_FACTOR)
     return compiled
 
 
-def _matches(meter: Meter, text: str, compiled: Any) -> Iterator[Any]:
+def _matches(meter: Meter, string: str, compiled: Any) -> Iterator[Any]:
     """Yield all matches. GO: an empty match directly after another is skipped."""
     end = -1
-    for match in compiled.finditer(text):
+    for match in compiled.finditer(string):
         if match.start() == match.end() == end:
             continue
         end = match.end()
@@ -49,23 +49,23 @@ def _matches(meter: Meter, text: str, compiled: Any) -> Iterator[Any]:
 
 
 def _replace(
-    meter: Meter, text: str, pattern: str, replacement: str, count: int = -1
+    meter: Meter, string: str, pattern: str, replacement: str, count: int = -1
 ) -> str:
     if count == 0:
-        return text
-    compiled = _compiled(meter, text, pattern)
-    meter.charge_bytes(text_bytes(len(text), text))
+        return string
+    compiled = _compiled(meter, string, pattern)
+    meter.charge_bytes(text_bytes(len(string), string))
     parts: list[str | int] | None = None
     pieces: list[str] = []
     last = 0
-    for number, one in enumerate(_matches(meter, text, compiled)):
+    for number, match in enumerate(_matches(meter, string, compiled)):
         if number == count:
             break
         if parts is None:
             parts = _parts(meter, replacement, compiled.groups)
-        pieces += [text[last : one.start()], _filled(meter, one, parts)]
-        last = one.end()
-    return "".join([*pieces, text[last:]])
+        pieces += [string[last : match.start()], _filled(meter, match, parts)]
+        last = match.end()
+    return "".join([*pieces, string[last:]])
 
 
 def _parts(meter: Meter, replacement: str, groups: int) -> list[str | int]:
@@ -101,22 +101,22 @@ def _parts(meter: Meter, replacement: str, groups: int) -> list[str | int]:
 def _filled(meter: Meter, match: Any, parts: list[str | int]) -> str:
     """Return the replacement of one match."""
     meter.charge(_PART_COST * len(parts))
-    texts = [
+    replacements = [
         part if isinstance(part, str) else match.group(part) or "" for part in parts
     ]
-    for text in texts:
-        meter.charge_bytes(text_bytes(len(text), text))
+    for replacement in replacements:
+        meter.charge_bytes(text_bytes(len(replacement), replacement))
     meter.charge_bytes(POINTER_BYTES)
-    return "".join(texts)
+    return "".join(replacements)
 
 
 def _invalid(replacement: str, reason: str) -> CelFailed:
     return CelFailed(f"invalid replacement string: '{replacement}' {reason}")
 
 
-def _single(meter: Meter, text: str, pattern: str) -> Any:
+def _single(meter: Meter, string: str, pattern: str) -> Any:
     """Return the compiled expression, which has at most one group."""
-    compiled = _compiled(meter, text, pattern)
+    compiled = _compiled(meter, string, pattern)
     if compiled.groups > 1:
         named = quote(pattern)
         raise CelFailed(
@@ -125,27 +125,27 @@ def _single(meter: Meter, text: str, pattern: str) -> Any:
     return compiled
 
 
-def _extract(meter: Meter, text: str, pattern: str) -> Optional:
-    compiled = _single(meter, text, pattern)
-    found = compiled.search(text)
-    if found is None:
+def _extract(meter: Meter, string: str, pattern: str) -> Optional:
+    compiled = _single(meter, string, pattern)
+    match = compiled.search(string)
+    if match is None:
         return NO_VALUE
-    part = found.group(compiled.groups) or ""
+    part = match.group(compiled.groups) or ""
     if compiled.groups and not part:
         return NO_VALUE
     meter.charge_bytes(text_bytes(len(part), part) + POINTER_BYTES)
     return Optional(part)
 
 
-def _extract_all(meter: Meter, text: str, pattern: str) -> list[str]:
-    compiled = _single(meter, text, pattern)
-    found: list[str] = []
-    for one in _matches(meter, text, compiled):
-        part = one.group(compiled.groups) or ""
+def _extract_all(meter: Meter, string: str, pattern: str) -> list[str]:
+    compiled = _single(meter, string, pattern)
+    parts: list[str] = []
+    for match in _matches(meter, string, compiled):
+        part = match.group(compiled.groups) or ""
         if part or not compiled.groups:
             meter.charge_bytes(text_bytes(len(part), part) + POINTER_BYTES)
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 OVERLOADS: Final = (

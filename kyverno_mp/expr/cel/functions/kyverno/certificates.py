@@ -59,21 +59,21 @@ _KEPT: Final = (
 """KYVERNO: Subject, SignatureAlgorithm and Version of Go's Certificate are missing."""
 
 
-def _decode(meter: Meter, text: str) -> Value:
-    if len(text) > CERTIFICATE_CHARACTERS_MAX:
+def _decode(meter: Meter, pem: str) -> Value:
+    if len(pem) > CERTIFICATE_CHARACTERS_MAX:
         raise BudgetExceeded("expr.certificate", "certificate is too long")
-    meter.charge(_CHARACTER_COST * len(text))
-    meter.hold(_CHARACTER_BYTES * len(text))
+    meter.charge(_CHARACTER_COST * len(pem))
+    meter.hold(_CHARACTER_BYTES * len(pem))
     # PERF: importing the library takes 50 ms, which would slow the start of the CLI.
     from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 
     try:
-        found = decode_pem(text, _int64)
+        document = decode_pem(pem, _int64)
     except ExpressionFailed as error:
         raise CelFailed(error.message.partition(": error parsing")[0]) from error
-    if "SerialNumber" not in found:
-        return found  # A certificate request.
-    return {name: found.get(name) for name in _KEPT}
+    if "SerialNumber" not in document:
+        return document  # A certificate request.
+    return {name: document.get(name) for name in _KEPT}
 
 
 def _int64(number: int) -> int:

@@ -92,19 +92,19 @@ _NO_TEXT: Final[dict[type, str]] = {
 def _text_of(value: Value) -> str:
     if value.__class__ is not str:
         raise no_text(value)
-    text: str = value
-    if len(text) > DECODED_CHARACTERS_MAX:
+    string: str = value
+    if len(string) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("cel.decoded", "text is too long to be decoded")
-    return text
+    return string
 
 
 def unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
     """Decode JSON; every number is a double."""
-    text = _text_of(value)
-    meter.charge(len(text))
-    meter.hold(decoded_bytes(text))
+    json_text = _text_of(value)
+    meter.charge(len(json_text))
+    meter.hold(decoded_bytes(json_text))
     try:
-        return decode_json(text, _charges(meter, _UNITS_PER_STEP))
+        return decode_json(json_text, _charges(meter, _UNITS_PER_STEP))
     except JsonInvalid as error:
         raise CelFailed(str(error)) from error
 
@@ -227,9 +227,9 @@ def protobuf_data(
     return {key: protobuf_data(meter, item, depth - 1) for key, item in value.items()}
 
 
-def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
+def _parse_yaml(meter: Meter, _yaml: YamlTexts, document: str) -> Value:
     """Decode the first document; every number is a double."""
-    text = _text_of(text)
+    document = _text_of(document)
     # PERF: libyaml is loaded on first use, to keep the start of the CLI short.
     from kyverno_mp.expr.jmespath.yaml_text import (
         YAML_NODE_BYTES,
@@ -237,11 +237,11 @@ def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
         yaml_nodes,
     )
 
-    nodes = yaml_nodes(text)
-    meter.charge(_YAML_NODE_COST * nodes + len(text))
-    meter.hold(YAML_NODE_BYTES * nodes + 4 * len(text) * width_of(text))
+    nodes = yaml_nodes(document)
+    meter.charge(_YAML_NODE_COST * nodes + len(document))
+    meter.hold(YAML_NODE_BYTES * nodes + 4 * len(document) * width_of(document))
     try:
-        return decode_yaml(text, _charges(meter, _UNITS_PER_STEP))
+        return decode_yaml(document, _charges(meter, _UNITS_PER_STEP))
     except ExpressionFailed as error:
         head = "error converting YAML to JSON: "
         raise CelFailed(f"{head}{error.message}") from error

@@ -20,9 +20,9 @@ includes a margin."""
 
 
 def _hash(name: str) -> Callable[[Meter, str], str]:
-    def run(meter: Meter, text: str) -> str:
-        meter.charge_bytes(2 * text_bytes(len(text), text))
-        data = utf8(text)
+    def run(meter: Meter, string: str) -> str:
+        meter.charge_bytes(2 * text_bytes(len(string), string))
+        data = utf8(string)
         meter.charge(len(data) // _BYTES_PER_UNIT)
         # The policy's author chooses the hash function; no security depends on it here.
         return hashlib.new(name, data, usedforsecurity=False).hexdigest()

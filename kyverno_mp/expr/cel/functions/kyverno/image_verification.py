@@ -87,11 +87,11 @@ class GoRecord(Record):
         return bool(self._fields.get(name))
 
 
-def _attestors(given: list[Value]) -> list[Attestor]:
-    for index, one in enumerate(given):
-        if one.__class__ is not Attestor:
+def _attestors(attestors: list[Value]) -> list[Attestor]:
+    for index, attestor in enumerate(attestors):
+        if attestor.__class__ is not Attestor:
             raise CelFailed(f"element {index} of the list is not an attestor")
-    return given
+    return attestors
 
 
 def _signatures(
@@ -107,8 +107,8 @@ def _attestations(
     attestation: str,
     attestors: list[Value],
 ) -> int:
-    given = _attestors(attestors)
-    return context.verifier.attestations(image, attestation, given)
+    checked = _attestors(attestors)
+    return context.verifier.attestations(image, attestation, checked)
 
 
 def _payload(
@@ -154,12 +154,21 @@ def _rewritten(node: Any) -> Any:
         return tuple(map(_rewritten, node))
     if not isinstance(node, msgspec.Struct):
         return node
-    found: Any = type(node)(
+    rewritten: Any = type(node)(
         *(_rewritten(getattr(node, name)) for name in node.__struct_fields__)
     )
-    if type(found) is Call and found.target is None and found.function in _NAMES:
-        return Call(found.function, Ident(CONTEXT, found.at), found.args, found.at)
-    return found
+    if (
+        type(rewritten) is Call
+        and rewritten.target is None
+        and rewritten.function in _NAMES
+    ):
+        return Call(
+            rewritten.function,
+            Ident(CONTEXT, rewritten.at),
+            rewritten.args,
+            rewritten.at,
+        )
+    return rewritten
 
 
 _MANIFEST: Final = {
@@ -228,8 +237,8 @@ def image_record(data: Mapping[str, Json]) -> GoRecord:
         for layer in (layers if type(layers) is list else ())
     ]
     config = _named(data["config"], _CONFIG)
-    given = config.get("Config")
-    settings = given if type(given) is dict else {}
+    raw_settings = config.get("Config")
+    settings = raw_settings if type(raw_settings) is dict else {}
     config["Config"] = GoRecord({name: settings.get(name) for name in _SETTINGS})
     names = ("image", "resolvedImage", "registry", "repository", "tag", "digest")
     fields: dict[str, Value] = {
@@ -246,6 +255,6 @@ def image_record(data: Mapping[str, Json]) -> GoRecord:
     )
 
 
-def _named(given: Json, names: Mapping[str, str]) -> dict[str, Value]:
-    raw = given if type(given) is dict else {}
+def _named(value: Json, names: Mapping[str, str]) -> dict[str, Value]:
+    raw = value if type(value) is dict else {}
     return {name: raw.get(key) for key, name in names.items()}

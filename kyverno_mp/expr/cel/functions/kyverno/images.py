@@ -43,42 +43,44 @@ class ImageReference(NamedTuple):
         return "kyverno.image"
 
 
-def parse_reference(text: str) -> ImageReference | None:
+def parse_reference(image: str) -> ImageReference | None:
     """Return the parts of a reference; None if the string is not a reference."""
-    return _tagged(text) or _digested(text)
+    return _tagged(image) or _digested(image)
 
 
-def _split_tag(text: str) -> tuple[str, str] | None:
-    base, colon, tag = text.rpartition(":")
+def _split_tag(image: str) -> tuple[str, str] | None:
+    base, colon, tag = image.rpartition(":")
     if not colon or "/" in tag:
-        return text, ""
+        return image, ""
     return (base, tag) if _TAG.fullmatch(tag) else None
 
 
-def _tagged(text: str) -> ImageReference | None:
-    parts = _split_tag(text)
-    found = _repository(parts[0]) if parts else None
-    if parts is None or found is None:
+def _tagged(image: str) -> ImageReference | None:
+    parts = _split_tag(image)
+    repository = _repository(parts[0]) if parts else None
+    if parts is None or repository is None:
         return None
-    return ImageReference(*found, parts[1] or "latest", "", text)
+    return ImageReference(*repository, parts[1] or "latest", "", image)
 
 
-def _digested(text: str) -> ImageReference | None:
+def _digested(image: str) -> ImageReference | None:
     """Parse ``name[:tag]@sha256:...``; the tag is dropped."""
-    base, at, digest = text.partition("@")
+    base, at, digest = image.partition("@")
     if not at or not _DIGEST.fullmatch(digest):
         return None
     parts = _split_tag(base)
-    found = _repository(parts[0]) if parts else None
-    if found is None:
-        found = _repository(base)
-    return None if found is None else ImageReference(*found, "", digest, text)
+    repository = _repository(parts[0]) if parts else None
+    if repository is None:
+        repository = _repository(base)
+    return (
+        None if repository is None else ImageReference(*repository, "", digest, image)
+    )
 
 
-def _repository(text: str) -> tuple[str, str] | None:
+def _repository(repository: str) -> tuple[str, str] | None:
     """Return the registry and the repository."""
-    head, slash, rest = text.partition("/")
-    registry, path = "", text
+    head, slash, rest = repository.partition("/")
+    registry, path = "", repository
     # KYVERNO: ``localhost`` without a dot or a port is a part of the path.
     if slash and ("." in head or ":" in head):
         registry, path = head, rest
@@ -91,18 +93,18 @@ def _repository(text: str) -> tuple[str, str] | None:
     return registry, path
 
 
-def _parsed(meter: Meter, text: str) -> ImageReference | None:
+def _parsed(meter: Meter, image: str) -> ImageReference | None:
     # The regular expressions read a string up to six times, and the parts are copies.
-    meter.charge_text(20 * len(text))
-    meter.charge_bytes(4 * text_bytes(len(text), text))
-    return parse_reference(text)
+    meter.charge_text(20 * len(image))
+    meter.charge_bytes(4 * text_bytes(len(image), image))
+    return parse_reference(image)
 
 
-def _image(meter: Meter, text: str) -> ImageReference:
-    found = _parsed(meter, text)
-    if found is None:
-        raise CelFailed(f"could not parse reference: {text[:_SHOWN_MAX]}")
-    return found
+def _image(meter: Meter, image: str) -> ImageReference:
+    reference = _parsed(meter, image)
+    if reference is None:
+        raise CelFailed(f"could not parse reference: {image[:_SHOWN_MAX]}")
+    return reference
 
 
 OVERLOADS: Final = (

@@ -26,17 +26,17 @@ def _port_of(context: ResourceContext, prefix: str) -> ResourcePort:
 
 
 def _get(
-    _meter: Meter, context: ResourceContext, api: str, plural: str, *place: str
+    _meter: Meter, context: ResourceContext, api: str, plural: str, *names: str
 ) -> Value:
     prefix = "failed to get resource"
     port = _port_of(context, prefix)
-    namespace = context.namespace or place[0]
-    at = (namespace, place[-1])
+    namespace = context.namespace or names[0]
+    at = (namespace, names[-1])
     return asked(prefix, lambda: port.get(api, plural, at, context.deadline_ns))
 
 
-def _get_gvr(meter: Meter, context: ResourceContext, gvr: Gvr, *place: str) -> Value:
-    return _get(meter, context, gvr.api_version, gvr.plural, *place)
+def _get_gvr(meter: Meter, context: ResourceContext, gvr: Gvr, *names: str) -> Value:
+    return _get(meter, context, gvr.api_version, gvr.plural, *names)
 
 
 def _listed(

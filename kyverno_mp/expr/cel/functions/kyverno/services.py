@@ -67,8 +67,8 @@ def _http_post(
     body: Value,
     headers: dict[str, str] | None = None,
 ) -> Value:
-    text = printed(meter, json_data(meter, body))
-    request = HttpRequest("POST", url, headers or {}, f"{text}\n".encode(), "")
+    encoded = printed(meter, json_data(meter, body))
+    request = HttpRequest("POST", url, headers or {}, f"{encoded}\n".encode(), "")
     return _exchanged(meter, context, request)
 
 

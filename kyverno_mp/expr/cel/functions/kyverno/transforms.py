@@ -33,24 +33,24 @@ def _map_of(
         )
     meter.charge(_PAIR_COST * len(keys))
     meter.charge_bytes(LIST_BYTES + ENTRY_BYTES * len(keys))
-    found: dict[str, Value] = {}
-    for one, other in zip(keys, values, strict=True):
-        if one.__class__ is not dict:
+    mapping: dict[str, Value] = {}
+    for key_holder, value_holder in zip(keys, values, strict=True):
+        if key_holder.__class__ is not dict:
             # Upstream panics here.
-            raise CelFailed(f"failed to convert {type_name(one)} to a map")
-        name = one.get(key)
+            raise CelFailed(f"failed to convert {type_name(key_holder)} to a map")
+        name = key_holder.get(key)
         if name.__class__ is not str:
             raise CelFailed(
                 "the passed key name cannot be handled as a string in the key object"
                 " list"
             )
-        if other.__class__ is not dict:
+        if value_holder.__class__ is not dict:
             raise CelFailed(
                 "object cannot be handled as a map string to any in the value object"
                 " list"
             )
-        found[name] = other.get(value)
-    return found
+        mapping[name] = value_holder.get(value)
+    return mapping
 
 
 def _declared() -> Iterator[Declaration]:
