@@ -9,7 +9,6 @@ Source: docs/architecture.md 2, 3.
 
 import gc
 import logging
-import os
 import signal
 import threading
 import time
@@ -31,7 +30,7 @@ from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S, PUBLISH_RETRY_S
 from kyverno_mp.queues.pace import Pace
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.policies import POLICIES
@@ -328,7 +327,6 @@ def run(
     could allow requests that the missing policies deny.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    signals = SignalWait(os.getppid())
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
@@ -367,10 +365,10 @@ def run(
             pace.idle()
         taken_s = (ended_ns - started_ns) / 1e9
         if leader.has_pending:
-            number = signals.wait(_ORDERS, 0)
+            number = await_signal(_ORDERS, 0)
         else:
             pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
-            number = _pause(signals, pause_s, pace)
+            number = _pause(pause_s, pace)
         if number == signal.SIGTERM:
             return
         force = number == signal.SIGHUP
@@ -382,14 +380,14 @@ def _waker() -> Callable[[], None]:
     return lambda: signal.pthread_kill(thread, _WAKE)
 
 
-def _pause(signals: SignalWait, pause_s: float, pace: Pace) -> int:
+def _pause(pause_s: float, pace: Pace) -> int:
     """Wait for the time, a signal or a change; return a control signal, else 0.
 
     After the first change of a burst, wait for the later ones.
     """
-    number = signals.wait(_SIGNALS, pause_s)
+    number = await_signal(_SIGNALS, pause_s)
     if number != _WAKE:
         return number
     wait_s = pace.wait_s(time.monotonic())
     # The next poll finds all changes up to then.
-    return signals.wait(_ORDERS, wait_s) if wait_s > 0 else 0
+    return await_signal(_ORDERS, wait_s) if wait_s > 0 else 0

@@ -37,7 +37,7 @@ from kyverno_mp.limits import OTLP_FLUSH_S_MAX
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry import traces
 from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING, SPANS
@@ -238,8 +238,7 @@ def run_coordinator(
     coordinator = Coordinator(tools, work, _end_process)
     lease.start()
     writer.start()
-    signals = SignalWait(os.getppid())
-    while not signals.wait(_STOP_SIGNALS, _TICK_S):
+    while not await_signal(_STOP_SIGNALS, _TICK_S):
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
         _write(tools, recorder)

@@ -63,6 +63,7 @@ from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -299,7 +300,7 @@ class ClusterLeader:
 
     def _await_shutdown(self) -> None:
         """Deregister when the supervisor requests it; afterwards write nothing."""
-        signal.sigwait({shutdown.SIGNAL})
+        await_signal({shutdown.SIGNAL})
         self._end_writing(_DEREGISTER_STEP_S)
         settings = self._settings
         if settings.runs_webhook:
