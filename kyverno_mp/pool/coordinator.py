@@ -47,6 +47,8 @@ from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
+_TICKS_OF_PAGE: Final = 4
+"""Ticks for each time that the page of metrics is written."""
 _STOP_S: Final = 10.0
 """If the work still runs this long after the lease was lost, the process exits."""
 _SHUTDOWN_S: Final = 2.5
@@ -238,10 +240,13 @@ def run_coordinator(
     coordinator = Coordinator(tools, work, _end_process)
     lease.start()
     writer.start()
+    ticks = 0
     while not await_signal(_STOP_SIGNALS, _TICK_S):
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
-        _write(tools, recorder)
+        if ticks % _TICKS_OF_PAGE == 0:
+            _write(tools, recorder)
+        ticks += 1
     if coordinator.stop():
         # If the work does not stop, the lease is left to expire: the work may still
         # write.

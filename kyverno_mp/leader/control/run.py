@@ -25,7 +25,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,9 +154,15 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
             and (leader.is_set or not settings.runs_webhook)
         ),
         leader.published,
-        lambda wake: _wake_on_change(wake, policies, cluster_data, authors),
+        lambda wake: _wake_on_change(
+            wake,
+            (policies, cluster_data, authors),
+            # Of the entries themselves; their data can change all the time.
+            (*configuration.informers, context.informer),
+        ),
         status.tell,
         lambda: authors.lost,
+        lambda: context.has_entries,
     )
     if settings.check_policy_authors:
         authors.start()
@@ -343,13 +349,13 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 def _wake_on_change(
     wake: Callable[[], None],
-    policies: ClusterPolicies,
-    cluster_data: LiveClusterData,
-    authors: AuthorWatch,
+    sources: Iterable[ClusterPolicies | LiveClusterData | AuthorWatch],
+    informers: Iterable[Informer[Any]],
 ) -> None:
-    policies.on_change(wake)
-    authors.on_change(wake)
-    cluster_data.on_change(wake)
+    for source in sources:
+        source.on_change(wake)
+    for informer in informers:
+        informer.on_change(lambda _key: wake())
 
 
 def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:
