@@ -6,6 +6,7 @@ Room: the package itself. Takes: argv. Gives: an exit code. Next: cli/main.py.
 import atexit
 import gc
 import os
+import signal
 import sys
 
 _OBJECTS = 100_000
@@ -13,12 +14,18 @@ _OBJECTS = 100_000
 objects that stay, so a garbage collection before that frees nothing."""
 
 
+_FIRST_PROCESS = 1
+_TERMINATED = 128 + signal.SIGTERM  # as a shell reports it
 _FAILED = 1
 _EXIT_CODE_MASK = 0xFF  # the bits that the caller receives
 
 
 def main() -> int:
     """Run the command in argv; the entry point of the console scripts."""
+    if os.getpid() == _FIRST_PROCESS:
+        # In a container, Linux drops a SIGTERM that has no handler, as during the start
+        # of the service, until the supervisor blocks it.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(_TERMINATED))
     ended: list[int] = []
     if sys.argv[1:2] != ["serve"]:  # its processes choose their own thresholds
         gc.set_threshold(_OBJECTS, 20, 20)

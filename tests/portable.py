@@ -1,8 +1,9 @@
 """Run the program as on a system that lacks Linux's own calls.
 
 ``python -m tests.portable ARGUMENTS`` is ``kyverno-mp ARGUMENTS`` without them: names
-of the standard library are deleted, the C library has neither prctl nor malloc_trim,
-and our own code finds no /proc and no /sys. It cannot show what a system adds.
+of the standard library are deleted, the C library lacks prctl, malloc_trim and
+sigtimedwait, and our own code finds no /proc and no /sys. It cannot show what a system
+adds.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ LINUX_ONLY: Final = {
     time: ("CLOCK_BOOTTIME", "CLOCK_TAI"),
     signal: ("sigtimedwait", "sigwaitinfo"),
 }
-_MISSING: Final = frozenset({"prctl", "malloc_trim"})
+_MISSING: Final = frozenset({"prctl", "malloc_trim", "sigtimedwait"})
 _LOCAL_PEERCRED: Final = (0, 1)
 
 

@@ -206,3 +206,8 @@ def _take(entry: "os.DirEntry[str]", depth: int, scan: Scan) -> None:
 
 def _stat_of(facts: os.stat_result) -> _Stat:
     return facts.st_mtime_ns, facts.st_size, facts.st_ino, facts.st_ctime_ns
+
+
+def folder_at(path: str) -> Folder | None:
+    """Return the folder or file of a setting, None if it is empty."""
+    return Folder(Path(path)) if path else None

@@ -9,7 +9,6 @@ Source: docs/architecture.md 2, 3.
 
 import gc
 import logging
-import os
 import signal
 import threading
 import time
@@ -23,7 +22,7 @@ from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.data_segments import DataSegments
 from kyverno_mp.leader.documents.outcomes import Helpers
 from kyverno_mp.leader.documents.tenant_room import TenantRoom, linking_processes
-from kyverno_mp.leader.folder import Changes, Folder
+from kyverno_mp.leader.folder import Changes, folder_at
 from kyverno_mp.leader.policy_segments import PolicySegments
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import new_store
@@ -36,7 +35,7 @@ from kyverno_mp.limits import (
     PUBLISH_RETRY_S,
 )
 from kyverno_mp.queues.pace import Pace, Slice
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.policies import POLICIES
@@ -65,8 +64,9 @@ _POLL_S_MAX: Final = 0.5
 _LOGGED_MAX: Final = 50
 """The number of new problems that one publication logs."""
 _CACHE_POLL_S: Final = 0.25
-"""Changes of policies and cluster data end the pause; a change of context entries does
-not."""
+"""Changes of policies and cluster data end the pause; new data of entries does not."""
+_QUIET_POLL_S: Final = 1.0
+"""Without entries. PERF: four polls a second took 0.6 % of a core (perf/idle.py)."""
 
 
 def _nothing() -> None:
@@ -303,14 +303,10 @@ def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
 
 def _folders_of(settings: Settings) -> Sources:
     return Sources(
-        policies=_folder_of(settings.policies_dir),
-        cluster_data=ClusterDataFolder(_folder_of(settings.resources_dir)),
+        policies=folder_at(settings.policies_dir),
+        cluster_data=ClusterDataFolder(folder_at(settings.resources_dir)),
         configuration=FixedConfiguration(settings),
     )
-
-
-def _folder_of(path: str) -> Folder | None:
-    return Folder(Path(path)) if path else None
 
 
 def run(
@@ -330,7 +326,6 @@ def run(
     could allow requests that the missing policies deny.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    signals = SignalWait(os.getppid())
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
@@ -341,7 +336,6 @@ def run(
     leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
     if helpers is not None:
         leader.use_helpers(helpers)
-    poll_s = settings.policies_poll_ms / 1000 if sources is None else _CACHE_POLL_S
     pace = Pace()
     if sources is not None:
         sources.on_change(_waker())
@@ -359,9 +353,8 @@ def run(
         if complete and sources is not None and is_whole:
             sources.published(leader.generation)
         if stepped and not leader.has_pending:
-            # PERF: ten thousand policies leave many small objects without cycles. The
-            # collector need not visit them at every publication. Collect garbage first,
-            # because frozen garbage would never be freed.
+            # PERF: the collector need not visit the many small objects of ten thousand
+            # policies at every publication. Collect first: frozen garbage would stay.
             gc.collect()
             gc.freeze()
         ended_ns = time.monotonic_ns()
@@ -371,13 +364,21 @@ def run(
             pace.idle()
         taken_s = (ended_ns - started_ns) / 1e9
         if leader.has_pending:
-            number = signals.wait(_ORDERS, 0)
+            number = await_signal(_ORDERS, 0)
         else:
+            poll_s = _poll_s(settings, sources, is_settled=complete and is_whole)
             pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
-            number = _pause(signals, pause_s, pace)
+            number = _pause(pause_s, pace)
         if number == signal.SIGTERM:
             return
         force = number == signal.SIGHUP
+
+
+def _poll_s(settings: Settings, sources: Sources | None, *, is_settled: bool) -> float:
+    """Return the pause between two polls that no change ends."""
+    if sources is None:
+        return settings.policies_poll_ms / 1000
+    return _CACHE_POLL_S if sources.is_polled() or not is_settled else _QUIET_POLL_S
 
 
 def _waker() -> Callable[[], None]:
@@ -386,14 +387,14 @@ def _waker() -> Callable[[], None]:
     return lambda: signal.pthread_kill(thread, _WAKE)
 
 
-def _pause(signals: SignalWait, pause_s: float, pace: Pace) -> int:
+def _pause(pause_s: float, pace: Pace) -> int:
     """Wait for the time, a signal or a change; return a control signal, else 0.
 
     After the first change of a burst, wait for the later ones.
     """
-    number = signals.wait(_SIGNALS, pause_s)
+    number = await_signal(_SIGNALS, pause_s)
     if number != _WAKE:
         return number
     wait_s = pace.wait_s(time.monotonic())
     # The next poll finds all changes up to then.
-    return signals.wait(_ORDERS, wait_s) if wait_s > 0 else 0
+    return await_signal(_ORDERS, wait_s) if wait_s > 0 else 0

@@ -81,7 +81,8 @@ class Sources:
     is called after each poll with the generation of its policies. ``on_change``
     registers a callback, called in any thread when something changed. ``tell`` gets
     each status, for threads of this process. ``lost`` returns the policies whose author
-    has lost a right that they use, a new object after each change.
+    has lost a right that they use, a new object after each change. ``is_polled``
+    returns whether something can change without a call of that callback.
     """
 
     policies: PolicySource | None
@@ -92,3 +93,4 @@ class Sources:
     on_change: Callable[[Callable[[], None]], None] = _never
     tell: Callable[[Status], None] = _untold
     lost: Callable[[], Mapping[Key, str]] = lambda: _NONE
+    is_polled: Callable[[], bool] = _always

@@ -37,7 +37,7 @@ from kyverno_mp.limits import OTLP_FLUSH_S_MAX
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry import traces
 from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING, SPANS
@@ -47,6 +47,8 @@ from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
+_TICKS_OF_PAGE: Final = 4
+"""Ticks for each time that the page of metrics is written."""
 _STOP_S: Final = 10.0
 """If the work still runs this long after the lease was lost, the process exits."""
 _SHUTDOWN_S: Final = 2.5
@@ -238,11 +240,13 @@ def run_coordinator(
     coordinator = Coordinator(tools, work, _end_process)
     lease.start()
     writer.start()
-    signals = SignalWait(os.getppid())
-    while not signals.wait(_STOP_SIGNALS, _TICK_S):
+    ticks = 0
+    while not await_signal(_STOP_SIGNALS, _TICK_S):
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
-        _write(tools, recorder)
+        if ticks % _TICKS_OF_PAGE == 0:
+            _write(tools, recorder)
+        ticks += 1
     if coordinator.stop():
         # If the work does not stop, the lease is left to expire: the work may still
         # write.

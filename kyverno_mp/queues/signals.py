@@ -1,72 +1,77 @@
 """Wait for blocked signals, even in a process that is stopped and continued.
 
-Room: queues. Takes: signals that the process has blocked, a time. Gives: SignalWait.
+Room: queues. Takes: signals that the process has blocked, a time. Gives: await_signal.
 Next: process/supervision/supervisor.py, leader/loop.py, pool/coordinator.py. May touch:
-the disposition of SIGCONT, the clock. Source: CPython Modules/signalmodule.c,
-sigtimedwait.
+the clock. Source: sigtimedwait(2); CPython Modules/signalmodule.c, sigtimedwait.
 
-When a stopped process continues after the time-out, CPython returns an uninitialised
-record: it may contain the number of any signal, including SIGTERM. A result that
-arrives too late is therefore ignored after a SIGCONT, unless the parent has died: that
-SIGTERM is sent once.
+Every wait for a signal is one of these, so no signal is lost: the kernel removes a
+pending signal only in the call that returns its number. CPython's function makes the
+same call. But if a stop interrupts it and its time has passed, it returns a record that
+nothing has filled: the number of any signal, or of none.
 """
 
+import ctypes
+import errno
+import math
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from types import FrameType
 from typing import Final
 
-_SETTLE_S_MAX: Final = 0.5
-"""Lets another thread that has received the SIGCONT record it, on a busy machine, too.
-Only a signal that arrives exactly at the end of a wait is delayed by it."""
-_SETTLE_S: Final = 0.005
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_sigtimedwait: Final = getattr(_LIBC, "sigtimedwait", None)
+_SIGSET_BYTES: Final = 128
+"""Linux's C libraries have a bit for each of 1024 signals; macOS needs 4 bytes."""
 _LOOK_S: Final = 0.05
 
 
-class SignalWait:
-    """The signal wait of a process's main thread; create it after the fork."""
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-    def __init__(self, parent: int = 0) -> None:
-        """``parent``: the process whose death sends SIGTERM; 0: none."""
-        self._parent = parent
-        self._continued = False
-        signal.signal(signal.SIGCONT, self._note)
 
-    def wait(self, signals: Iterable[signal.Signals], seconds: float) -> int:
-        """Return the number of a signal that arrives within the time, otherwise 0."""
-        until_s = time.monotonic() + seconds
-        wanted = frozenset(signals)
-        self._continued = False
-        timed = getattr(signal, "sigtimedwait", None)
-        if timed is None:
-            return _wait_elsewhere(wanted, until_s)
-        found = timed(wanted, seconds)
-        if found is None or found.si_signo not in wanted:
+def await_signal(signals: Collection[signal.Signals], seconds: float = math.inf) -> int:
+    """Return the number of a signal that arrives within the time, otherwise 0.
+
+    All threads of the process have blocked the signals.
+    """
+    until_s = time.monotonic() + seconds
+    if _sigtimedwait is None:
+        return _await_elsewhere(frozenset(signals), until_s)
+    sigset = ctypes.create_string_buffer(_SIGSET_BYTES)
+    _LIBC.sigemptyset(sigset)
+    for number in signals:
+        _LIBC.sigaddset(sigset, number)
+    while True:
+        # With no time left, the call only takes a pending signal.
+        left = _timespec(until_s)
+        number = _sigtimedwait(sigset, None, left and ctypes.byref(left))
+        if number > 0:
+            return int(number)
+        code = ctypes.get_errno()
+        if code == errno.EAGAIN:
             return 0
-        number = int(found.si_signo)
-        if time.monotonic() < until_s:
-            return number
-        until_s = time.monotonic() + _SETTLE_S_MAX
-        while not self._continued and time.monotonic() < until_s:
-            time.sleep(_SETTLE_S)
-        if not self._continued:
-            return number
-        is_orphan = self._parent != 0 and os.getppid() != self._parent
-        return int(signal.SIGTERM) if is_orphan and signal.SIGTERM in wanted else 0
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._continued = True
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
 
 
-def _wait_elsewhere(wanted: frozenset[signal.Signals], until_s: float) -> int:
+def _timespec(until_s: float) -> _Timespec | None:
+    """Return the time until ``until_s``; None is a wait without an end."""
+    if math.isinf(until_s):
+        return None
+    left_s = max(0.0, until_s - time.monotonic())
+    whole_s = int(left_s)
+    return _Timespec(whole_s, int((left_s - whole_s) * 1e9))
+
+
+def _await_elsewhere(signals: frozenset[signal.Signals], until_s: float) -> int:
     """Look at the pending signals now and then: macOS has no wait with a limit."""
-    if signal.SIGCHLD in wanted and signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL:
+    if signal.SIGCHLD in signals and signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL:
         # Without a handler, macOS discards it, blocked or not.
         signal.signal(signal.SIGCHLD, _ignore)
     while True:
-        if pending := wanted & signal.sigpending():
+        if pending := signals & signal.sigpending():
             return int(signal.sigwait(pending))
         left_s = until_s - time.monotonic()
         if left_s <= 0:

@@ -242,6 +242,10 @@ class Recorder:
     def __init__(self, page: Page, series_max: int) -> None:
         self.page = page
         self._by_number = [Series(page, family, series_max) for family in RECORDED]
+        self._by_name = {
+            family.name: series
+            for family, series in zip(RECORDED, self._by_number, strict=True)
+        }
         self.admission = self.series(ADMISSION)
         self.http = self.series(HTTP)
         self.results = self.series(RESULTS)
@@ -267,7 +271,7 @@ class Recorder:
 
     def series(self, family: Family) -> Series:
         """Return the series of a family in RECORDED."""
-        return self._by_number[RECORDED.index(family)]
+        return self._by_name[family.name]
 
     def reset(self) -> None:
         """Delete all series (metricsRefreshInterval)."""

@@ -3,10 +3,11 @@
 Room: telemetry. Takes: log records. Gives: Repeats, a filter of the log's handler.
 Next: telemetry/log.py installs it in every role. May touch: the clock, the handler.
 
-A cause is the place in the code together with its last argument, the error, without
-the names in it. Within LOG_INTERVAL_S, LOG_LINES_OF_CAUSE lines of a cause are written
-and LOG_LINES_OF_PLACE of a place. The number of further ones is written afterwards.
-Only warnings and errors are limited: lines about decisions are answers to questions.
+A cause is the place in the code together with its message without the names in it:
+without quoted texts, and words that are not of letters only. Within LOG_INTERVAL_S,
+LOG_LINES_OF_CAUSE lines of a cause are written and LOG_LINES_OF_PLACE of a place. The
+number of further ones is written afterwards. Only warnings and errors are limited:
+lines about decisions are answers to questions.
 """
 
 import logging
@@ -25,8 +26,11 @@ from kyverno_mp.limits import (
     LOG_LINES_OF_PLACE,
 )
 
-_NAMES: Final = re.compile(r'"[^"]*"|/\S+|\b[0-9a-f-]{8,}\b|\d{4,}')
-"""Quoted names, paths, uids and large numbers."""
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_PUNCTUATION: Final = ".,:;()[]{}'`"
+_CODE_DIGITS: Final = 3
+"""Of a status code, which tells causes apart."""
+_MESSAGE_CHARACTERS: Final = 1000
 _CAUSE_CHARACTERS: Final = 200
 _Cause = tuple[str, int, str]
 
@@ -71,7 +75,8 @@ class Repeats(logging.Filter):
 
     def _count(self, record: logging.LogRecord, now_s: float) -> bool:
         message = record.getMessage()
-        cause = self._counter((record.pathname, record.lineno, _cause(record)), now_s)
+        key = (record.pathname, record.lineno, _cause(message))
+        cause = self._counter(key, now_s)
         place = self._counter((record.pathname, record.lineno, ""), now_s)
         if cause.lines < LOG_LINES_OF_CAUSE and place.lines < LOG_LINES_OF_PLACE:
             cause.lines += 1
@@ -101,11 +106,19 @@ class Repeats(logging.Filter):
         return ended
 
 
-def _cause(record: logging.LogRecord) -> str:
-    args = record.args
-    last = args[-1] if isinstance(args, tuple) and args else ""
-    text = str(last) if args else str(record.msg)
-    return _NAMES.sub("*", text)[:_CAUSE_CHARACTERS] or "*"
+def _cause(message: str) -> str:
+    """Return the message without names; never empty, which stands for the place."""
+    words = _QUOTED.sub("*", message[:_MESSAGE_CHARACTERS]).split()
+    cause = " ".join("*" if _is_name(word) else word for word in words)
+    return cause[:_CAUSE_CHARACTERS] or "*"
+
+
+def _is_name(word: str) -> bool:
+    """Return whether a word is a name, a path, a uid or a large number."""
+    word = word.strip(_PUNCTUATION)
+    if word.isdecimal():
+        return len(word) > _CODE_DIGITS
+    return not word.replace("'", "").isalpha()
 
 
 def _summary(record: logging.LogRecord, count: _Count) -> logging.LogRecord:

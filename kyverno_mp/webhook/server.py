@@ -6,6 +6,8 @@ Next: worker. May touch: this process becomes the arbiter: signals, children.
 Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py.
 """
 
+import asyncio
+import dataclasses
 import gc
 import math
 import signal
@@ -20,7 +22,7 @@ from gunicorn.errors import HaltServer
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.arbiter_log import ArbiterLog
 from kyverno_mp.webhook.collector import tune
-from kyverno_mp.webhook.worker import Start, WebhookWorker
+from kyverno_mp.webhook.worker import Served, Start, WebhookWorker
 
 _NO_WORKER_EXIT: Final = 1
 _SWITCH_S: Final = 0.001
@@ -128,12 +130,22 @@ class WebhookApplication(BaseApplication):  # type: ignore[misc]
         return self._start
 
 
-def run(settings: Settings, listener: socket.socket, start: Start) -> None:
+def run(
+    settings: Settings,
+    listener: socket.socket,
+    start: Start,
+    is_leaving: Callable[[], bool],
+) -> None:
     """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker.
 
     The supervisor opened ``listener`` and keeps it open, so that connections are queued
-    instead of refused while the arbiter restarts.
+    instead of refused while the arbiter restarts. ``is_leaving``: whether the pod is
+    about to end.
     """
+
+    def start_leavable(loop: asyncio.AbstractEventLoop) -> Served:
+        return dataclasses.replace(start(loop), is_leaving=is_leaving)
+
     options = gunicorn_options(settings, before_fork=freeze, after_fork=tune_worker)
     options["bind"] = [f"fd://{listener.fileno()}"]
-    WebhookApplication(options, start).run()
+    WebhookApplication(options, start_leavable).run()

@@ -41,6 +41,8 @@ class Served:
     """Called about once a second, even without requests (snapshot, metrics)."""
     stop: Callable[[float], None]
     """Called once at the end, with the seconds left for queued work."""
+    is_leaving: Callable[[], bool] = lambda: False
+    """Returns whether the pod is about to end, but still accepts connections."""
 
 
 Start = Callable[[asyncio.AbstractEventLoop], Served]
@@ -120,6 +122,8 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         if self.ppid != os.getppid():
             _LOG.warning("the arbiter has exited, stopping")
             self._leave()
+        if served.is_leaving():
+            served.connections.leave()
         served.connections.tick()
         served.tick()
         if served.certificates is not None and served.certificates.refresh():

@@ -1,36 +1,39 @@
-"""Find causes that fill a log of kyverno-mp.
+"""Find lines that fill a log of kyverno-mp.
 
-Takes: the text of a log. Gives: the causes with too many lines. May touch: nothing.
+Takes: the text of a log. Gives: the lines that a process should have left out. May
+touch: nothing.
 """
 
 import json
-import re
+import logging
 from collections import defaultdict
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from kyverno_mp.limits import LOG_INTERVAL_S, LOG_LINES_OF_CAUSE
+from kyverno_mp.telemetry.repeats import Repeats
 
 
-def crowded(text: str) -> list[tuple[str, ...]]:
-    """Return the causes of which an interval has more lines than are allowed.
+def crowded(text: str) -> list[str]:
+    """Return the lines beyond those that telemetry/repeats.py allows a process.
 
-    A cause is a process, a logger and a message without names and numbers.
+    A logger stands for the places in its module, which a line does not name.
     """
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    times: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for line in lines:
-        if line["level"] in ("warning", "error"):
-            cause = re.sub(r"\S*[\d/]\S*", "*", line["message"])
-            moment = datetime.fromisoformat(line["time"])
-            times[str(line["pid"]), line["logger"], cause].append(moment)
-    interval = timedelta(seconds=LOG_INTERVAL_S)
-
-    def most(moments: list[datetime]) -> int:
-        return max(
-            sum(1 for one in moments if moment <= one < moment + interval)
-            for moment in moments
+    now_s = 0.0
+    repeats: defaultdict[int, Repeats] = defaultdict(
+        lambda: Repeats(lambda _: None, lambda: now_s)
+    )
+    excess = []
+    for line in text.splitlines():
+        if not line.startswith("{"):
+            continue
+        fields = json.loads(line)
+        now_s = datetime.fromisoformat(fields["time"]).timestamp()
+        record = logging.makeLogRecord(
+            {
+                "levelno": logging.getLevelNamesMapping()[fields["level"].upper()],
+                "pathname": fields["logger"],
+                "msg": fields["message"],
+            }
         )
-
-    # The lines of two intervals, and the number of those that were left out.
-    allowed = 2 * (LOG_LINES_OF_CAUSE + 1)
-    return [cause for cause, moments in times.items() if most(moments) > allowed]
+        if not repeats[fields["pid"]].filter(record):
+            excess.append(line)
+    return excess

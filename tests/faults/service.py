@@ -125,17 +125,23 @@ class Service:
         self, link: http.client.HTTPSConnection, pod: dict[str, Any]
     ) -> dict[str, Any]:
         """Request a review of a Pod's creation and return the response."""
+        answer = self.answer_on(link, pod)
+        body = answer.read()
+        assert answer.status == 200, body
+        response: dict[str, Any] = json.loads(body)["response"]
+        return response
+
+    def answer_on(
+        self, link: http.client.HTTPSConnection, pod: dict[str, Any]
+    ) -> http.client.HTTPResponse:
+        """Request a review of a Pod's creation and return the unread answer."""
         link.request(
             "POST",
             "/validate/fail",
             json.dumps(review_of(pod)),
             {"Content-Type": "application/json"},
         )
-        answer = link.getresponse()
-        body = answer.read()
-        assert answer.status == 200, body
-        response: dict[str, Any] = json.loads(body)["response"]
-        return response
+        return link.getresponse()
 
     def wait(self, holds: Callable[[], bool]) -> None:
         """Wait until ``holds``, and a failed request does not count."""

@@ -5,21 +5,23 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.faults.service import Service, pod, require_label, write_whole
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 
 
-def started(tmp_path: Path, *flags: str) -> Service:
+def started(
+    tmp_path: Path, *flags: str, variables: Mapping[str, str] | None = None
+) -> Service:
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
-    return Service(tmp_path, *flags)
+    return Service(tmp_path, *flags, variables=variables)
 
 
 def _ctrl_c(service: Service) -> None:
@@ -96,3 +98,24 @@ def test_startup_output_lists_loaded_and_rejected_policies(tmp_path: Path) -> No
     assert f"{tmp_path}/policies/bad.yaml" in problem["problem"]
     (denied,) = [line for line in lines if line["message"].startswith("review ")]
     assert (denied["message"], denied["policies"]) == ("review denied", "a")
+
+
+def test_answers_before_the_drain_end_their_connections(tmp_path: Path) -> None:
+    """An ending pod still answers, and sends its clients to the others."""
+    service = started(tmp_path, variables={"KYVERNO_MP_DRAIN_DELAY_S": "300"})
+
+    def ends_connection() -> bool:
+        with contextlib.closing(service.connect()) as link:
+            answer = service.answer_on(link, pod())
+            assert answer.status == 200
+            return answer.getheader("connection") == "close"
+
+    assert not ends_connection()
+    _term(service)
+    wait_for(ends_connection)
+    for pid in service.pids("worker"):
+        os.kill(pid, signal.SIGKILL)
+    service.wait(ends_connection)
+    _term(service)
+    assert service.process.wait(HANG_S) == 0
+    service.close()

@@ -103,6 +103,11 @@ class ClusterGlobalContext:
             source.retry_now()
 
     @property
+    def has_entries(self) -> bool:
+        """Return whether there are entries, whose data changes at any time."""
+        return bool(self._sources) or self._entries_moved.is_set()
+
+    @property
     def is_settled(self) -> bool:
         """Return whether to publish policies: data is complete, or takes too long."""
         if time.monotonic() - self._started_s > _FIRST_S:

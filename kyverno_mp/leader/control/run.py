@@ -25,7 +25,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +64,7 @@ from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -163,9 +164,15 @@ def run_leader(
             and (leader.is_set or not settings.runs_webhook)
         ),
         leader.published,
-        lambda wake: _wake_on_change(wake, policies, cluster_data, authors),
+        lambda wake: _wake_on_change(
+            wake,
+            (policies, cluster_data, authors),
+            # Of the entries themselves; their data can change all the time.
+            (*configuration.informers, context.informer),
+        ),
         status.tell,
         lambda: authors.lost,
+        lambda: context.has_entries,
     )
     if settings.check_policy_authors:
         authors.start()
@@ -309,7 +316,7 @@ class ClusterLeader:
 
     def _await_shutdown(self) -> None:
         """Deregister when the supervisor requests it; afterwards write nothing."""
-        signal.sigwait({shutdown.SIGNAL})
+        await_signal({shutdown.SIGNAL})
         self._end_writing(_DEREGISTER_STEP_S)
         settings = self._settings
         if settings.runs_webhook:
@@ -352,13 +359,13 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 def _wake_on_change(
     wake: Callable[[], None],
-    policies: ClusterPolicies,
-    cluster_data: LiveClusterData,
-    authors: AuthorWatch,
+    sources: Iterable[ClusterPolicies | LiveClusterData | AuthorWatch],
+    informers: Iterable[Informer[Any]],
 ) -> None:
-    policies.on_change(wake)
-    authors.on_change(wake)
-    cluster_data.on_change(wake)
+    for source in sources:
+        source.on_change(wake)
+    for informer in informers:
+        informer.on_change(lambda _key: wake())
 
 
 def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:

@@ -10,6 +10,7 @@ Modules of these evaluation modes are imported late: other services do not load 
 
 import importlib
 import importlib.util
+from functools import partial
 from typing import Final
 
 from kyverno_mp.errors import SettingInvalid
@@ -17,6 +18,7 @@ from kyverno_mp.ir.authorization import ExchangeIR
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.process.startup.start import Start
+from kyverno_mp.process.supervision.status import is_draining
 from kyverno_mp.settings.fields import variable
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook import server
@@ -48,7 +50,8 @@ def run(start: Start) -> None:
     if files is not None:
         certificates = Certificates(files.cert, files.key, client_ca_of(settings))
     begin = make_start(settings, places, certificates, given, sent)
-    server.run(settings, start.reviews, begin)
+    is_leaving = partial(is_draining, start.runtime_dir)
+    server.run(settings, start.reviews, begin, is_leaving)
 
 
 def unusable(settings: Settings) -> list[str]:

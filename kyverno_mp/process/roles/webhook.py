@@ -4,9 +4,12 @@ Room: process. Takes: Start. Gives: nothing; ends with the arbiter.
 Next: webhook/server.py. May touch: this process becomes the arbiter.
 """
 
+from functools import partial
+
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
+from kyverno_mp.process.supervision.status import is_draining
 from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.webhook import server
@@ -31,4 +34,5 @@ def run(start: Start) -> None:
         results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
         images=runtime_dir / IMAGES if settings.image_verify_cache else None,
     )
-    server.run(settings, start.reviews, make_start(settings, places))
+    begin = make_start(settings, places)
+    server.run(settings, start.reviews, begin, partial(is_draining, runtime_dir))

@@ -41,6 +41,12 @@ def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> bo
     return replace_record(directory / _NAME, msgspec.json.encode(supervisor))
 
 
+def is_draining(directory: Path) -> bool:
+    """Return whether the supervisor has received the order to end."""
+    supervisor = read_supervisor_status(directory)
+    return supervisor is not None and supervisor.draining
+
+
 def read_supervisor_status(directory: Path) -> SupervisorStatus | None:
     """Return the last status, None if none exists yet."""
     try:

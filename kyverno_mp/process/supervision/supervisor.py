@@ -35,7 +35,7 @@ from kyverno_mp.process.supervision.status import (
     SupervisorStatus,
     write_supervisor_status,
 )
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import fields, set_up
 
@@ -93,7 +93,6 @@ class Supervisor:
     _draining: bool = False
     _refused: int = 0
     _status: SupervisorStatus | None = None
-    _signals: SignalWait | None = None
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
@@ -130,13 +129,7 @@ class Supervisor:
         """Return the next signal, 0 if a start is due or the time has passed."""
         now = time.monotonic()
         due = [c.start_at - now for c in self._children if not c.pid]
-        return self._signal_within(max(0.0, min([most_s, *due])))
-
-    def _signal_within(self, seconds: float) -> int:
-        """Return the next signal, 0 if the time has passed."""
-        if self._signals is None:
-            self._signals = SignalWait()
-        return self._signals.wait(_WATCHED, seconds)
+        return await_signal(_WATCHED, max(0.0, min([most_s, *due])))
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -245,7 +238,7 @@ class Supervisor:
             )
             if passed >= delay_s and not busy:
                 return
-            number = self._signal_within(_TICK_S)
+            number = await_signal(_WATCHED, _TICK_S)
             self._reap()
             if number in (signal.SIGTERM, signal.SIGINT):
                 return
@@ -271,7 +264,7 @@ class Supervisor:
             self._reap()
             if not any(c.pid for c in children):
                 return
-            number = self._signal_within(min(left, _TICK_S))
+            number = await_signal(_WATCHED, min(left, _TICK_S))
             if number in (signal.SIGTERM, signal.SIGINT):
                 return
 
@@ -293,7 +286,7 @@ def _fork(role: Role, settings: Settings) -> int:
     try:
         set_up(role.name, settings.log_level, settings.log_format)
         die_with_parent(parent, signal.SIGTERM)
-        for number in _WATCHED | {signal.SIGCONT}:
+        for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
         # A terminal sends Ctrl-C to every process. Only the supervisor stops them, in
         # order, so that accepted reviews are answered.

@@ -155,6 +155,8 @@ class Connections:
         self.ended = 0
         """Connections that were open and have ended."""
         self.draining = False
+        self.leaving = False
+        """Every answer ends its connection, but new connections are accepted."""
         self.letting_go = 0
         """The number of connections to close after their next answer."""
         self._turns: deque[Callable[[], None]] = deque()
@@ -254,15 +256,24 @@ class Connections:
 
     def should_close(self) -> bool:
         """Return whether to close the current connection after its answer."""
-        if self.draining or not self.letting_go:
-            return self.draining
+        if self.leaving or not self.letting_go:
+            return self.leaving
         self.letting_go -= 1
         return True
 
+    def leave(self) -> None:
+        """Close every connection with its next answer, while this pod still accepts.
+
+        The client opens the next one elsewhere, as soon as the Service names no ending
+        pod. Idle connections stay: a request may be in transit on them.
+        """
+        self.leaving = True
+        self.letting_go = 1
+
     def drain(self) -> None:
         """Close every connection after the answer to its current or next request."""
+        self.leave()
         self.draining = True
-        self.letting_go = 1
         self.report_count()
         for connection in list(self.open):
             connection.drain()
@@ -279,6 +290,8 @@ class Connections:
         if self._peers is None or self.draining:
             return
         self.report_count()
+        if self.leaving:
+            return
         others = self._peers.others()
         count = self._count()
         fair = (count + sum(others)) / (len(others) + 1)

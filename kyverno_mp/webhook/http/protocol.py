@@ -498,7 +498,7 @@ class Protocol(asyncio.Protocol):
         headers: list[tuple[bytes, bytes]],
         body: bytes,
     ) -> None:
-        keep_alive = exchange.keep_alive and not self._connections.draining
+        keep_alive = exchange.keep_alive and not self._connections.leaving
         head = response_head(status, headers, len(body), self._connections.date_header)
         if not keep_alive:
             head.append(b"connection: close")

@@ -369,3 +369,21 @@ def test_opened_namespaces_follow_the_annotation(
         wait_for(lambda: decoded(context)["version"] == {"data": {"major": "1"}})
         api.remove(path)
         wait_for(lambda: decoded(context) == {})
+
+
+def test_leader_polls_often_only_while_there_are_entries(
+    api: FakeApi, services: Services
+) -> None:
+    """Their data changes without a wake; otherwise an idle pod would poll in vain."""
+    with kept(api.client(), services) as context:
+        wait_for(lambda: not context.has_entries)
+        put(api, "version", call("/version"))
+        wait_for(lambda: context.has_entries)
+        wait_for(lambda: "version" in decoded(context) and context.has_entries)
+        api.remove(f"{ENTRIES}/version")
+
+        def is_gone() -> bool:
+            context.poll()
+            return not context.has_entries
+
+        wait_for(is_gone)

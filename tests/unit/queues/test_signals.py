@@ -1,112 +1,122 @@
-"""A process that is stopped and continued reports no signal that was never sent."""
+"""A signal is received exactly once, whatever stops and continues the process."""
 
+import ast
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
-from typing import Any
+from pathlib import Path
 
 import psutil
 import pytest
 
-from kyverno_mp.queues.signals import SignalWait
-from tests.waiting import HANG_S, wait_for
+import kyverno_mp
+from kyverno_mp.queues import signals
+from tests.waiting import HANG_S, pause, wait_for
 
 PROGRAM = """
 import signal, sys
-from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.queues.signals import await_signal
 
 orders = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGURG}
 signal.pthread_sigmask(signal.SIG_BLOCK, orders)
-signals = SignalWait()
 print("ready", flush=True)
-while True:
-    number = signals.wait(orders, 0.05)
+number = 0
+while number != signal.SIGTERM:
+    number = await_signal(orders, float(sys.argv[1]))
     if number:
         print(signal.Signals(number).name, flush=True)
-    if number == signal.SIGTERM:
-        sys.exit(0)
 """
-
-
-@pytest.fixture
-def process() -> "subprocess.Popen[str]":
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True
+ROUNDS = 5
+ORDERS = list(
+    itertools.permutations(
+        (signal.SIGSTOP, signal.SIGCONT, signal.SIGHUP, signal.SIGURG)
     )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
+)
 
 
-def state(process: "subprocess.Popen[str]") -> str:
-    return psutil.Process(process.pid).status()
+class Process:
+    """The program above, and what it prints."""
+
+    def __init__(self, wait_s: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, wait_s], stdout=subprocess.PIPE
+        )
+        assert self.popen.stdout is not None
+        self._output = self.popen.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._printed = ""
+        self.await_lines("ready")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; return when a stop or its end is complete."""
+        self.popen.send_signal(number)
+        if number in (signal.SIGSTOP, signal.SIGCONT):
+            stops = number == signal.SIGSTOP
+            wait_for(lambda: (self._state() == psutil.STATUS_STOPPED) == stops)
+            pause()  # a short wait ends
+
+    def _state(self) -> str:
+        return psutil.Process(self.popen.pid).status()
+
+    def await_lines(self, *lines: str) -> None:
+        """Return when the program has printed the lines, in any order."""
+
+        def is_complete() -> bool:
+            try:
+                self._printed += os.read(self._output, 65536).decode()
+            except BlockingIOError:
+                return False
+            return self._printed.count("\n") >= len(lines)
+
+        wait_for(is_complete)
+        assert sorted(self._printed.splitlines()) == sorted(lines)
+        self._printed = ""
 
 
-def test_signal_is_returned_once(process: "subprocess.Popen[str]") -> None:
-    process.send_signal(signal.SIGHUP)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "SIGHUP\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
-
-
-def test_stop_and_continue_are_no_signals(
-    process: "subprocess.Popen[str]",
-) -> None:
-    for _ in range(5):
-        os.kill(process.pid, signal.SIGSTOP)
-        wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
-        os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: state(process) != psutil.STATUS_STOPPED)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
-
-
-class _Late:
-    """An uninitialised record, which another thread explains somewhat later."""
-
-    si_signo = signal.SIGTERM
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-
-    def wait(self, _signals: object, _seconds: float) -> Any:
-        threading.Timer(0.05, self._continue).start()
-        return self
-
-    def _continue(self) -> None:
-        os.kill(os.getpid(), signal.SIGCONT)
-        self.is_over.set()
-
-
-def test_another_thread_receives_the_continuation_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Otherwise, a process on a busy machine would end as after a SIGTERM."""
-    before = signal.getsignal(signal.SIGCONT)
-    late = _Late()
-    signals = SignalWait()
+@pytest.mark.parametrize("wait_s", ["0.001", "inf"])
+def test_each_signal_is_received_once(wait_s: str) -> None:
+    """A short wait ends while the process is stopped, one without an end does not."""
+    process = Process(wait_s)
     try:
-        monkeypatch.setattr(signal, "sigtimedwait", late.wait)
-        assert signals.wait({signal.SIGTERM}, 0) == 0
-        monkeypatch.setattr(os, "getppid", lambda: 1)
-        assert signals.wait({signal.SIGTERM}, 0) == 0, "its shell has ended"
-        assert SignalWait(os.getpid()).wait({signal.SIGTERM}, 0) == signal.SIGTERM
-        late.si_signo = signal.SIGUSR1
-        assert signals.wait({signal.SIGTERM}, 0) == 0, "it was not asked for"
-        assert late.is_over.wait(HANG_S)
+        for order in ORDERS * ROUNDS:
+            for number in order:
+                process.send(number)
+            process.send(signal.SIGCONT)
+            process.await_lines("SIGHUP", "SIGURG")
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+            process.popen.send_signal(number)
+        process.await_lines("SIGTERM")
+        assert process.popen.wait(HANG_S) == 0
     finally:
-        signal.signal(signal.SIGCONT, before)
+        process.popen.kill()
+        process.popen.communicate()
 
 
-def test_signal_received_while_stopped_is_not_lost(
-    process: "subprocess.Popen[str]",
-) -> None:
-    os.kill(process.pid, signal.SIGSTOP)
-    wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
-    process.send_signal(signal.SIGTERM)
-    os.kill(process.pid, signal.SIGCONT)
-    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
+def test_signal_that_is_pending_needs_no_time() -> None:
+    """Nothing is lost if a wait begins after its time, as on a busy machine."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
+    try:
+        assert signals.await_signal({signal.SIGURG}, 0) == 0
+        signal.pthread_kill(threading.get_ident(), signal.SIGURG)
+        assert signals.await_signal({signal.SIGHUP}, 0) == 0
+        assert signals.await_signal({signal.SIGURG, signal.SIGHUP}, -1) == signal.SIGURG
+        assert signals.await_signal({signal.SIGURG}, 0) == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_other_modules_have_no_wait_of_their_own() -> None:
+    waits = {"sigtimedwait", "sigwait", "sigwaitinfo", "pause", "set_wakeup_fd"}
+    assert [
+        f"{path}:{node.lineno}"
+        for path in Path(kyverno_mp.__file__).parent.rglob("*.py")
+        if path != Path(signals.__file__)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "signal"
+        and node.attr in waits
+    ] == []

@@ -1,6 +1,7 @@
 """A fault that lasts writes few log lines, and says how many it has not written."""
 
 import io
+import json
 import logging
 
 import pytest
@@ -12,6 +13,7 @@ from kyverno_mp.limits import (
     LOG_LINES_OF_PLACE,
 )
 from kyverno_mp.telemetry.repeats import Repeats
+from tests.e2e.logs import crowded
 
 
 class Log:
@@ -54,6 +56,34 @@ def test_a_cause_has_few_lines_for_any_number_of_objects(log: Log) -> None:
     assert summary.startswith(f"{suppressed} more lines in 60 s such as: report of a/")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "policy require-labels-%d of team/a cannot be linked",
+        'policy "team %d" cannot be evaluated (internal error)',
+        "the API server rejects an UpdateRequest of policy a.b%d: forbidden",
+        "no heartbeat from pod kyverno-%d, killing it",
+        "5f2c9a10-%d is the uid of no object",
+    ],
+)
+def test_names_do_not_tell_causes_apart(log: Log, message: str) -> None:
+    """Also names in the middle of a message, and one in its only argument."""
+    for number in range(10 * LOG_LINES_OF_CAUSE):
+        log.logger.warning("%s", message % number)
+    assert len(log.lines) == LOG_LINES_OF_CAUSE
+
+
+def test_words_and_status_codes_tell_causes_apart(log: Log) -> None:
+    messages = [
+        f"a policy cannot be {done}: HTTP {code}"
+        for done in ("linked", "read", "checked")
+        for code in (403, 404, 500)
+    ]
+    for message in messages * LOG_LINES_OF_CAUSE:
+        log.logger.warning(message)
+    assert len(log.lines) == len(messages) * LOG_LINES_OF_CAUSE
+
+
 def test_other_causes_of_the_same_place_have_their_lines(log: Log) -> None:
     for number in range(100):
         log.report_failed("x", _missing(number))
@@ -91,3 +121,29 @@ def test_memory_is_bounded(log: Log) -> None:
     for number in range(3 * LOG_CAUSES_MAX):
         log.report_failed("x", "x" * (number % 150) + "y" * (number // 150))
     assert len(log.repeats._counts) <= LOG_CAUSES_MAX + 2
+
+
+def test_a_log_has_no_line_beyond_those_of_its_causes() -> None:
+    """The end-to-end tests find each line that the filter of a process left."""
+
+    def line(second: int, pid: int, message: str, level: str = "warning") -> str:
+        fields = {
+            "time": f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000+00:00",
+            "level": level,
+            "pid": pid,
+            "logger": "a.b",
+            "message": message,
+        }
+        return json.dumps(fields)
+
+    allowed = [
+        line(second, pid, f"report of x-{second}: away")
+        for second in (*range(LOG_LINES_OF_CAUSE), LOG_INTERVAL_S)
+        for pid in (1, 2)
+    ]
+    decisions = [line(1, 1, "denied", "info")] * 100
+    assert crowded("\n".join([*allowed, "no JSON", *decisions])) == []
+    beyond = line(LOG_LINES_OF_CAUSE, 2, "report of y-1: away")
+    at = 2 * LOG_LINES_OF_CAUSE
+    lines = [*allowed[:at], beyond, *allowed[at:]]
+    assert crowded("\n".join(lines)) == [beyond]

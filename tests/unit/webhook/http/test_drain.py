@@ -34,7 +34,7 @@ REQUEST = post()
 PEERS = 4
 
 
-def connections_of(loop: asyncio.AbstractEventLoop, **limits: float) -> Connections:
+def connections_of(loop: asyncio.AbstractEventLoop, **limits: Any) -> Connections:
     service = Service(
         Dependencies(
             records=StubRecords(), monotonic_ns=lambda: int(loop.time() * 1e9)
@@ -124,12 +124,28 @@ class Peer:
         return not self.owed
 
 
+class Others:
+    """Another worker, without connections; this one would let its own go."""
+
+    def report(self, connections: int) -> None:
+        """See Peers."""
+        assert connections >= 0, "it still accepts"
+
+    def others(self) -> list[int]:
+        """See Peers."""
+        return [0]
+
+    def expose(self) -> None:
+        """See Peers."""
+
+
 @given(
     steps=st.lists(
         st.one_of(
             st.tuples(st.integers(0, PEERS - 1), st.integers(1, 2 * len(REQUEST))),
             st.just("turn"),
             st.just("turn"),
+            st.just("leave"),
             st.just("drain"),
             st.just("tick"),
         ),
@@ -148,6 +164,8 @@ def test_no_request_is_lost_in_any_order_of_events(steps: list[Any]) -> None:
             for step in steps:
                 if step == "turn":
                     await asyncio.sleep(0)
+                elif step == "leave":
+                    connections.leave()
                 elif step == "drain":
                     connections.drain()
                 elif step == "tick":
@@ -222,5 +240,39 @@ def test_new_connection_waits_for_its_first_request() -> None:
             peer.send(len(REQUEST))
             await wait_on_loop(peer.is_served)
             await wait_on_loop(lambda: not connections.open)
+
+    run(story)
+
+
+@given(
+    before=st.integers(0, PEERS),
+    has_others=st.booleans(),
+    order=st.permutations(range(PEERS)),
+)
+def test_each_answer_before_the_drain_ends_its_connection(
+    before: int, order: list[int], *, has_others: bool
+) -> None:
+    """Old connections and new ones; a silent client keeps its connection."""
+
+    async def story() -> None:
+        peers_of = Others() if has_others else None
+        connections = connections_of(asyncio.get_running_loop(), peers=peers_of)
+        with contextlib.ExitStack() as stack:
+            peers = [Peer(connections, stack) for _ in range(PEERS)]
+            silent = Peer(connections, stack)
+            for peer in (silent, *peers[:before]):
+                await peer.open()
+            connections.leave()
+            connections.tick()
+            for peer in peers[before:]:
+                await peer.open()
+            for number in order:
+                peers[number].send(len(REQUEST))
+                await wait_on_loop(peers[number].is_served)
+                assert peers[number].has_ended, "its answer does not say so"
+                connections.tick()
+            await wait_on_loop(lambda: len(connections.open) == 1)
+            silent.receive()
+            assert not silent.has_ended
 
     run(story)
