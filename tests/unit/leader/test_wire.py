@@ -688,6 +688,8 @@ def test_segment_is_required_until_another_writer_registers_paths_without(
     leader.election.release()
 
     def is_free() -> bool:
+        # The watch may bring Kyverno's paths only now.
+        leader.pass_s(1)
         # A write that began with the lease may end after Kyverno's.
         found = leader.at(CONFIGURATION)
         services = [one["clientConfig"]["service"] for one in found["webhooks"]]

@@ -97,13 +97,17 @@ class Pair:
         """
         for shown, body in reviews:
             request = decode(body)
-            before, after = self.verdicts(request)
+            if isinstance(self._after, LinkedMutatingPolicy):
+                before, old_object = self._mutated(request)
+                after, new_object = self._mutated_after(request)
+            else:
+                before, after = self.verdicts(request)
+                old_object = new_object = None
             if bool(before) != bool(after):
                 yield Difference(shown, before, after, self._kind)
-            elif not before and isinstance(self._after, LinkedMutatingPolicy):
-                found, made = self.changed(request)
-                if _comparable(found) != _comparable(made):
-                    yield Difference(shown, _shown(found), _shown(made), self._kind)
+            elif not before and _comparable(old_object) != _comparable(new_object):
+                objects = _shown(old_object), _shown(new_object)
+                yield Difference(shown, *objects, self._kind)
 
     def verdicts(self, request: Request) -> tuple[str, str]:
         """Return the reason of each policy's denial, "" if it allows the request."""

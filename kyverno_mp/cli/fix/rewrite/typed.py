@@ -153,6 +153,7 @@ def root_of(resources: Iterable[Resource], plain: str) -> Typed:
     return Typed(plain, "", _known(map(_notation, resources)))
 
 
+@cache
 def _notation(resource: Resource) -> str:
     group = resource.home if resource.group == "*" else resource.group
     versions = [
@@ -273,9 +274,21 @@ def _completed(value: Json, notation: str) -> Json:
     if type(value) is not dict or atom.map is None:
         return value
     fields = atom.map.fields
-    missing = [key for key in _PRESENT if key in fields and key not in value]
-    empty = {key: deepcopy(_WRITTEN.get(key, {})) for key in sorted(missing)}
+    empty = {
+        key: deepcopy(_WRITTEN.get(key, {}))
+        for key in _always(notation)
+        if key not in value
+    }
     return {
-        key: _completed(inner, fields[key]) if key in fields else inner
+        key: _completed(inner, fields[key])
+        if type(inner) in (dict, list) and key in fields
+        else inner
         for key, inner in {**value, **empty}.items()
     }
+
+
+@cache
+def _always(notation: str) -> tuple[str, ...]:
+    """Return the fields of a type that Kubernetes always writes."""
+    atom = built_in().atom(notation)
+    return tuple(sorted(_PRESENT & atom.map.fields.keys())) if atom.map else ()
