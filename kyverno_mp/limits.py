@@ -268,11 +268,12 @@ others itself, one by one."""
 COMPILE_HELPERS_S = 10.0
 """The leader waits for its helpers until then, half of FIRST_PUBLICATION_S."""
 
-PARSED_KEPT_STEPS_MAX = 100
-"""Only short expressions recur in many policies; they are parsed once and kept."""
+PARSED_KEPT_CHARACTERS_MAX = 200
+"""Only short expressions recur in many policies; they are parsed once and kept. A long
+one may take few steps, so their number alone is no bound."""
 
 PARSED_KEPT_MAX = 1_000
-"""Parsed expressions that the leader keeps: at most some four megabytes. Then it starts
+"""Parsed expressions that the leader keeps: at most some ten megabytes. Then it starts
 over, because the policies of one author could otherwise displace all others'."""
 
 REGEX_CHARACTERS_MAX = 8 * 1024

@@ -31,6 +31,8 @@ EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
 left."""
 
 _Item = TypeVar("_Item")
+ExpressionKey = tuple[str, bool]
+"""The text of an expression, and whether it is of the other dialect."""
 
 
 def _nothing() -> None:
@@ -68,10 +70,10 @@ class CompileBudget:
         """The steps of the exceptions from the policy, which do not count as the
         policy's."""
         self._steps_by_namespace: dict[str, int] = {}
-        self.parsed: dict[object, tuple[Any, int]] = {}
+        self.parsed: dict[ExpressionKey, tuple[Any, int]] = {}
         """PERF: what the expressions of the policy were parsed to, and the steps; the
         checks and the compiler parse each of them."""
-        self.earlier: Mapping[object, tuple[Any, int]] = {}
+        self.earlier: Mapping[ExpressionKey, tuple[Any, int]] = {}
         """PERF: the same of earlier policies, because many contain the same ones."""
 
     def spend(self, steps: int) -> None:
@@ -219,7 +221,7 @@ def spend(steps: int = 1) -> None:
         budget.spend(steps)
 
 
-def once(key: object, parse: Callable[[], _Item]) -> _Item:
+def once(key: ExpressionKey, parse: Callable[[], _Item]) -> _Item:
     """Return what ``parse`` returns; it runs once for the policies being compiled.
 
     It is charged each time, so what a policy costs depends on its text alone.

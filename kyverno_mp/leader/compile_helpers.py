@@ -84,7 +84,7 @@ def serve(
 
 
 class CompileHelpers:
-    """The helpers of a leader, until it has published its first policies."""
+    """The helpers of a leader, until they have compiled its first policies."""
 
     def __init__(
         self, links: Iterable[socket.socket] = (), pids: Sequence[int] = ()

@@ -78,6 +78,7 @@ def test_first_policies_are_compiled_by_whoever_lives(
     service = Service(tmp_path)
     with closing(service):
         first = psutil.Process(service.pids("leader")[0])
+        helpers: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
             helpers = first.children()
             for process in helpers if victims == "helpers" else [first]:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
-from kyverno_mp.expr.compile_budget import CompileBudget, bounded
+from kyverno_mp.expr.compile_budget import CompileBudget, ExpressionKey, bounded
 from kyverno_mp.leader.compile_cache import CompileCache, Compiled, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.documents.in_cel import compile_cel_document
@@ -22,7 +22,7 @@ from kyverno_mp.leader.stored_document import (
     policy_key,
     refuse_unstorable,
 )
-from kyverno_mp.limits import PARSED_KEPT_MAX, PARSED_KEPT_STEPS_MAX
+from kyverno_mp.limits import PARSED_KEPT_CHARACTERS_MAX, PARSED_KEPT_MAX
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
@@ -64,20 +64,19 @@ class Outcomes:
         self._force_ignore = force_ignore
         self._has_background = has_background
         self._on_progress = on_progress
-        self._parsed: dict[object, tuple[Any, int]] = {}
+        self._parsed: dict[ExpressionKey, tuple[Any, int]] = {}
         """PERF: short expressions, which recur in other policies."""
 
     def prepare(self, files: Mapping[str, bytes]) -> None:
-        """Let the helpers compile what the files contain."""
+        """Let the helpers compile what the first files contain, and end them."""
         if self.helpers is not None:
             self.cache.lend(self.helpers.outcomes(files, self._on_progress))
-
-    def end_preparation(self) -> None:
-        """End the helpers, once nothing waits for compilation."""
-        if self.helpers is not None:
             self.helpers.close()
             self.helpers = None
-            self.cache.end_loan()
+
+    def end_preparation(self) -> None:
+        """Forget what the helpers compiled, once nothing waits for compilation."""
+        self.cache.end_loan()
 
     def of(
         self, document: StoredDocument, exceptions_digest: bytes, exceptions: Exceptions
@@ -107,9 +106,9 @@ class Outcomes:
 
     def _keep_parsed(self, budget: CompileBudget) -> None:
         short = {
-            key: known
-            for key, known in budget.parsed.items()
-            if known[1] <= PARSED_KEPT_STEPS_MAX
+            key: parsed
+            for key, parsed in budget.parsed.items()
+            if len(key[0]) <= PARSED_KEPT_CHARACTERS_MAX
         }
         if len(self._parsed) + len(short) > PARSED_KEPT_MAX:
             self._parsed.clear()

@@ -5,6 +5,7 @@ leader/control/run.py, leader/authorizer.py, leader/compile_helpers.py.
 May touch: this process becomes the leader; fork.
 """
 
+import logging
 import os
 import signal
 import socket
@@ -20,6 +21,8 @@ from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.parent_death import die_with_parent
 from kyverno_mp.settings.machine import cores
 from kyverno_mp.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 def run(start: Start) -> None:
@@ -67,5 +70,7 @@ def _run_helper(settings: Settings, link: socket.socket, leader: int) -> None:
     try:
         die_with_parent(leader, signal.SIGKILL)
         serve(link, store_of)
+    except Exception:  # noqa: BLE001 - the leader has no part of a helper's error
+        _log.exception("a helper ends; the leader compiles its policies")
     finally:
         os._exit(0)

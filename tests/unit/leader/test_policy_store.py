@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,11 @@ import yaml
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.index import part_of
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
-from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
+from kyverno_mp.leader.compile_cache import (
+    CompileCache,
+    read_compile_cache,
+    write_compile_cache,
+)
 from kyverno_mp.leader.documents import compiling as compile_module
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_set import PolicySet
@@ -515,3 +520,32 @@ def test_status_says_that_a_policy_for_payloads_concerns_no_request() -> None:
     status = policies.update(Changes(changed, ())).policies[0]
     assert status.ready
     assert "no request to the API server" in status.message
+
+
+def test_long_expressions_of_earlier_policies_are_not_kept() -> None:
+    """They cost few steps, so a tenant could store thousands of them."""
+    shelf = Shelf()
+    # What costly policies are compiled to has a bound of its own.
+    cache = CompileCache(bytes_max=0)
+    shelf.policy_store = PolicyStore(lambda _namespace: True, cache=cache)
+    size = 60_000
+
+    def write(number: int) -> None:
+        query = f"request.object.metadata.name || '{number}{'x' * size}'"
+        condition = {
+            "key": f"{{{{ {query} }}}}",
+            "operator": "Equals",
+            "value": "a",
+        }
+        deny = {"conditions": {"any": [condition]}}
+        policy_set = shelf.write(f=policy("p", deny=deny))
+        assert policy_set.policies[0].message.startswith("Ready")
+
+    write(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 40):
+            write(number)
+        assert tracemalloc.get_traced_memory()[0] < 10 * size
+    finally:
+        tracemalloc.stop()
