@@ -7,7 +7,7 @@ Next: webhook/server.py. May touch: this process becomes the arbiter.
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
-from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
+from kyverno_mp.queues.journal import DENIALS, EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.attach.places import Places
@@ -29,6 +29,7 @@ def run(start: Start) -> None:
         triggers=TRIGGERS.folder(runtime_dir) if has_pool else None,
         lost=LOST.folder(runtime_dir) if has_pool else None,
         results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
+        denials=None if settings.standalone else DENIALS.folder(runtime_dir),
         images=runtime_dir / IMAGES if settings.image_verify_cache else None,
     )
     server.run(settings, start.reviews, make_start(settings, places))
