@@ -21,7 +21,7 @@ other channels.
            wraps around at the end
 
 SAFETY: every number is written by one process with one aligned 8-byte store, after the
-bytes that it counts.
+bytes that it counts. Over 400 lines: both sides of one layout, and its channels.
 """
 
 import fcntl

@@ -177,12 +177,7 @@ def test_replicas_take_a_bad_policy_back(
         f" the last denial began {back_s - exceeded_s:.3f} s after the budget"
     )
 
-    until(
-        lambda: (
-            "EnforcementProgressing" in installed.kubectl("get", "cpol", "-o", "json")
-        ),
-        "its status says so",
-    )
+    until(lambda: "EnforcementProgressing" in shown(installed), "its status says so")
     until(
         lambda: (
             "EnforcementFellBack"
@@ -217,10 +212,4 @@ def test_person_resumes_it_with_own_permissions(
     done = rollout(plane.kubeconfig, "resume", name)
     assert done.returncode == 0, done.stderr
     until(lambda: denies(plane, f"resumed-{time.monotonic_ns()}"), "it is in force")
-    until(
-        lambda: (
-            "EnforcementProgressing"
-            not in installed.kubectl("get", "cpol", "-o", "json")
-        ),
-        "its status says no more",
-    )
+    until(lambda: "EnforcementProgressing" not in shown(installed), "it says no more")

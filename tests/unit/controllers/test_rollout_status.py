@@ -57,9 +57,7 @@ def test_condition_comes_and_goes(
     group = path.split("/")[2]
     api.put(path, apiVersion=f"{group}/v1", status=status)
     events: list[EventInfo] = []
-    statuses = RolloutStatuses(
-        Objects(api.client()), lambda info: not events.append(info)
-    )
+    statuses = statuses_of(api, events)
 
     def conditions() -> list[dict[str, Any]]:
         raw = api.client().get(path)["status"]
@@ -89,9 +87,7 @@ def test_condition_comes_and_goes(
 
 def test_policy_that_is_gone_has_no_event(api: FakeApi) -> None:
     events: list[EventInfo] = []
-    statuses = RolloutStatuses(
-        Objects(api.client()), lambda info: not events.append(info)
-    )
+    statuses = statuses_of(api, events)
     statuses.tell("ClusterPolicy_gone", RolloutState("plan", "FellBack", 1, 1, "many"))
     statuses.tell("Unknown_p", RolloutState("plan", "FellBack", 1, 1, "many"))
     assert events == []
