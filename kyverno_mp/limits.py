@@ -783,6 +783,10 @@ TRIGGER_REJECTED_TIMES = 5
 TRIGGER_RETRIES_PER_S = 100
 """Rejected records that are retried per second while a webhook denies everything."""
 
+DENIAL_JOURNAL_BYTES_MAX = 256 * 1024
+"""Memory for denials of gradually enforced policies that the leader has not counted,
+per worker: each has about 200 bytes, and a worker records no owner twice."""
+
 RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
 """Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each.
 It holds 20 s at 200 reviews a second, which is longer than the leader waits between two
@@ -1788,3 +1792,20 @@ ROLLOUT_STEP_NS_MIN = 60 * 10**9
 
 ROLLOUT_STEP_NS_MAX = 8_760 * 3_600 * 10**9
 """A year."""
+
+ROLLOUT_DENIALS_MAX = 200
+"""Largest budget of denials of a policy: each replica stores that many, 60 bytes each,
+in a ConfigMap, which has up to a MiB."""
+
+ROLLOUT_WINDOW_NS_MAX = 168 * 3_600 * 10**9
+"""A week: the window of a budget of denials, and so the age of what is stored."""
+
+ROLLOUT_DENIALS_KEPT_MAX = 1_000
+"""Denials of all policies that one replica stores, 60 bytes each, so that a dozen
+replicas fit into one ConfigMap. Further denials do not count."""
+
+ROLLOUT_TENANTS_KEPT_MAX = 500
+"""Of these, denials by namespaced policies: their authors leave room to others."""
+
+ROLLOUT_TENANT_KEPT_MAX = 50
+"""Of these, denials by the policies of one namespace."""

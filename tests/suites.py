@@ -78,6 +78,7 @@ _RUNS_PODS: Final = (
     "tests/e2e/pods/test_caller.py",
     "tests/e2e/pods/test_deploy.py",
     "tests/e2e/pods/test_rolling.py",
+    "tests/e2e/pods/test_gradual.py",
     "tests/e2e/pods/test_kubelet.py",
     "tests/e2e/pods/test_install_page.py",
     "tests/e2e/pods/test_upgrade.py",

@@ -18,20 +18,19 @@ from kyverno_mp.cli.cluster.access import open_cluster
 from kyverno_mp.cli.cluster.resources import stored_objects
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.controllers.rollouts import (
+from kyverno_mp.controllers.rollout_states import (
     CONFIG_MAPS,
     NAME,
     Stored,
-    changed,
-    initial,
-    rollouts_in,
     state_map,
     stored_in,
 )
+from kyverno_mp.controllers.rollouts import changed, initial, rollouts_in
 from kyverno_mp.ir.rules import RolloutIR
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.snapshot.denials import number_in, together
 from kyverno_mp.snapshot.rollouts import PROGRESSING, RolloutState
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
@@ -43,13 +42,19 @@ RESOURCES: Final = tuple(
 
 
 class Row(NamedTuple):
-    """The rollout of one policy; ``next``: when the next step is due, "" if never."""
+    """The rollout of one policy; ``next``: when the next step is due, "" if never.
+
+    ``denials``: how many count against the ``budget``, 0 without one.
+    """
 
     policy: str
     phase: str
     percent: int
     steps: tuple[int, ...]
     next: str
+    denials: int
+    budget: int
+    reason: str
 
 
 def status(output: str, kyverno_namespace: str, kubeconfig: str, context: str) -> None:
@@ -58,7 +63,7 @@ def status(output: str, kyverno_namespace: str, kubeconfig: str, context: str) -
         rollouts = _rollouts(cluster.client)
         stored = _stored(Objects(cluster.client), kyverno_namespace)
     rows = [
-        _row(name, rollout, stored.states.get(name))
+        _row(name, rollout, stored, datetime.now(UTC))
         for name, rollout in rollouts.items()
     ]
     if output == "json":
@@ -119,23 +124,42 @@ def _write(
     return result[0]
 
 
-def _row(name: str, rollout: RolloutIR, state: RolloutState | None) -> Row:
+def _row(name: str, rollout: RolloutIR, stored: Stored, now: datetime) -> Row:
+    state = stored.states.get(name)
+    reason = "its stored state is invalid" if name in stored.invalid else ""
     if state is None or state.plan != rollout.plan:
         state = initial(rollout, 0)
     due = ""
     if state.phase == PROGRESSING and state.since_s:
         when = datetime.fromtimestamp(state.since_s + rollout.step_s, UTC)
         due = when.strftime("%Y-%m-%dT%H:%M:%SZ")
-    percent = state.percent(rollout)
-    return Row(name.replace("_", "/"), state.phase, percent, rollout.steps, due)
+    counted, budget = 0, rollout.budget
+    if budget is not None and state.run:
+        replicas = stored.counted.values()
+        parts = together(replicas, {name: state.run}).get(name, ())
+        counted = number_in(parts, budget, int(now.timestamp()))
+    return Row(
+        name.replace("_", "/"),
+        state.phase,
+        state.percent(rollout),
+        rollout.steps,
+        due,
+        counted,
+        0 if budget is None else budget.denials,
+        state.reason or reason,
+    )
 
 
 def _print(rows: list[Row]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("policy", "phase", "in force", "steps", "next step"):
+    for title in ("policy", "phase", "in force", "steps", "next step", "denials"):
         table.add_column(title, overflow="fold")
     for row in rows:
         steps = " -> ".join(map(str, row.steps))
-        cells = (row.policy, row.phase, f"{row.percent} %", steps, row.next)
+        used = f"{row.denials} of {row.budget}" if row.budget else ""
+        cells = (row.policy, row.phase, f"{row.percent} %", steps, row.next, used)
         table.add_row(*map(one_line, cells))
     Console().print(table, markup=False, highlight=False)
+    for row in rows:
+        if row.reason:
+            say(one_line(f"{row.policy}: {row.reason}"))

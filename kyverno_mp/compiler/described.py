@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.ir.rules import PolicyIR, RolloutIR
+from kyverno_mp.ir.rules import BudgetIR, PolicyIR, RolloutIR
 from kyverno_mp.policy.fields.meta import ObjectMeta
 from kyverno_mp.policy.gradual import rollout_of
 
@@ -45,11 +45,22 @@ def build_rollout(annotations: Mapping[str, str]) -> RolloutIR | None:
     rollout = rollout_of(annotations)
     if rollout is None:
         return None
-    hashed = hashlib.blake2b(msgspec.json.encode(rollout), digest_size=8)
+    # A changed budget does not begin the schedule anew.
+    plan = msgspec.json.encode(rollout._replace(budget=None))
+    hashed = hashlib.blake2b(plan, digest_size=8)
+    budget = rollout.budget
     return RolloutIR(
         hashed.hexdigest(),
         rollout.steps,
         rollout.step_ns // _SECOND_NS,
         rollout.by_owner,
         rollout.rings,
+        None
+        if budget is None
+        else BudgetIR(
+            budget.denials,
+            budget.window_ns // _SECOND_NS,
+            budget.per_namespace,
+            budget.per_user,
+        ),
     )

@@ -5,34 +5,40 @@ Election. Gives: the states to every replica's workers; the lease holder stores 
 Next: leader/rollouts.py publishes them. May touch: one ConfigMap through kube/apply.py,
 the clock. Source: docs/gradual-enforcement.md.
 
-    data:
-      ClusterPolicy_require-team: '{"plan": "5f0c..", "phase": "Progressing", "step": 1,
-        "since_s": 1700000000}'
-
-The state is not in the policy, because tools that apply manifests would revert it. A
-step lasts at least as long as its policy says, also if nobody held the lease.
+A step lasts at least as long as its policy says, also if nobody held the lease.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.compiler.described import build_rollout
+from kyverno_mp.controllers.rollout_states import (
+    CONFIG_MAPS,
+    Stored,
+    counts_key,
+    state_map,
+)
 from kyverno_mp.ir.rules import PolicyIR, RolloutIR
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import Election
-from kyverno_mp.kube.resource import Key, core
-from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import ROLLOUTS_MAX
 from kyverno_mp.policy.gradual import PREFIX
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.snapshot.denials import (
+    CountedByPolicy,
+    Excess,
+    fallen_back,
+    is_old,
+)
 from kyverno_mp.snapshot.rollouts import (
     ABORTED,
     COMPLETED,
+    FELL_BACK,
     PAUSED,
     PHASES,
     PROGRESSING,
@@ -40,19 +46,18 @@ from kyverno_mp.snapshot.rollouts import (
     RolloutState,
     name_of,
 )
-from kyverno_mp.values.jsonvalue import Json
 
-_log = logging.getLogger(__name__)
 CONTROLLER: Final = "rollouts-controller"
 ALL: Final = "all"
 """The only key."""
-CONFIG_MAPS: Final = core("configmaps")
-NAME: Final = "kyverno-mp-rollouts"
 _RESYNC_S: Final = 10.0
+_ENDED_S: Final = 60
+"""Counts are older than their window for this long before another replica removes them.
+"""
 _BEFORE: Final[Mapping[str, tuple[str, ...]]] = {
     "pause": (PROGRESSING,),
-    "resume": (PAUSED, ABORTED),
-    "abort": (PROGRESSING, PAUSED, COMPLETED),
+    "resume": (PAUSED, ABORTED, FELL_BACK),
+    "abort": (PROGRESSING, PAUSED, COMPLETED, FELL_BACK),
 }
 """The phases in which a person can do something."""
 _MARK: Final = PREFIX.encode()
@@ -69,41 +74,7 @@ class _Policy(msgspec.Struct):
     metadata: _Metadata
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """The content of the ConfigMap; ``version`` is its resource version."""
-
-    version: str = ""
-    states: dict[str, RolloutState] = {}
-
-
-class _ConfigMap(msgspec.Struct):
-    metadata: dict[str, object]
-    data: dict[str, str] | None = None
-
-
 _POLICY: Final = msgspec.json.Decoder(_Policy)
-_CONFIG_MAP: Final = msgspec.json.Decoder(_ConfigMap)
-_STATE: Final = msgspec.json.Decoder(RolloutState)
-
-
-def scope_of(namespace: str) -> WatchScope:
-    """Return the scope to watch; ``stored_in`` is its projection."""
-    selector = f"metadata.name={NAME}"
-    return WatchScope(
-        resource=CONFIG_MAPS, namespace=namespace, field_selector=selector
-    )
-
-
-def stored_in(raw: msgspec.Raw) -> Stored:
-    """Read the ConfigMap; a state that is invalid counts as absent."""
-    content = _CONFIG_MAP.decode(raw)
-    states = {}
-    for name, text in (content.data or {}).items():
-        try:
-            states[name] = _STATE.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            _log.warning("rollouts: the state %s is invalid", name)
-    return Stored(str(content.metadata.get("resourceVersion") or ""), states)
 
 
 def rollouts_in(documents: Iterable[bytes]) -> dict[str, RolloutIR]:
@@ -160,7 +131,7 @@ def changed(
     if action == "resume":
         is_last = state.step >= len(rollout.steps) - 1
         phase = COMPLETED if is_last else PROGRESSING
-        return RolloutState(rollout.plan, phase, state.step, now_s)
+        return RolloutState(rollout.plan, phase, state.step, now_s, state.reason)
     return msgspec.structs.replace(state, phase=phase)
 
 
@@ -174,11 +145,12 @@ def _counted(
     return counts
 
 
-def state_map(key: Key) -> Json:
-    """Return the ConfigMap without states."""
-    namespace, name = key
-    metadata = {"namespace": namespace, "name": name}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+def _count_nothing() -> None:
+    """Count nothing."""
+
+
+def _tell_nobody(_name: str, _state: RolloutState) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +162,12 @@ class Inputs:
     documents: Callable[[], Iterable[bytes] | None]
     """Returns the policies, None while they are not complete."""
     publish: Callable[[Mapping[str, RolloutState]], None]
+    excesses: Callable[[], Mapping[str, Excess]] = dict
+    """Returns the budgets that are exceeded."""
+    on_fall_back: Callable[[], None] = _count_nothing
+    """Called when it is stored that a policy fell back."""
+    tell: Callable[[str, RolloutState], None] = _tell_nobody
+    """Says in the status and in an Event of a policy whether it fell back."""
 
 
 class RolloutsController:
@@ -211,6 +189,8 @@ class RolloutsController:
         self._clock = clock
         self._last: Mapping[str, RolloutState] = {}
         self._counts = dict.fromkeys(PHASES, 0)
+        self._told: set[tuple[str, RolloutState]] = set()
+        """The fall-backs that this process has told since it holds the lease."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rollouts by phase, for metrics; from any thread."""
@@ -227,6 +207,7 @@ class RolloutsController:
         self._inputs.publish(states)
         if not self._election.holds():
             self._counts = dict.fromkeys(PHASES, 0)
+            self._told.clear()
             return Result(after_s=_RESYNC_S)
         documents = self._inputs.documents()
         if documents is None:
@@ -234,27 +215,48 @@ class RolloutsController:
         rollouts = rollouts_in(documents)
         due = self._due(rollouts, states)
         self._counts = _counted(rollouts, due)
-        if due == stored.states:
-            return Result(after_s=_RESYNC_S)
-        self._write(stored, due)
+        self._clear(stored.states, due)
+        due = {
+            name: state if state.phase == FELL_BACK else without_reason(state)
+            for name, state in due.items()
+        }
+        ended = list(_ended(stored.counted, due, self._now_s()))
+        if ended or due != stored.states:
+            self._write(stored, due, ended)
+        self._tell(due)
         return Result(after_s=_RESYNC_S)
 
     def _due(
         self, rollouts: Mapping[str, RolloutIR], states: Mapping[str, RolloutState]
     ) -> dict[str, RolloutState]:
-        now_s = int(self._clock.now().timestamp())
+        now_s = self._now_s()
         due = {}
+        in_force = fallen_back(states, self._inputs.excesses())
+        for name, state in in_force.items():
+            if state is not states[name]:
+                in_force[name] = msgspec.structs.replace(state, since_s=now_s)
+        states = in_force
         for name, rollout in rollouts.items():
-            state = advanced(rollout, states.get(name), now_s)
-            if state is not None:
-                due[name] = state
+            after = advanced(rollout, states.get(name), now_s)
+            if after is not None:
+                due[name] = after
         return due
 
-    def _write(self, stored: Stored, due: Mapping[str, RolloutState]) -> None:
-        """Store changed states. Raises: KubeConflict if somebody else changed them."""
-        data: dict[str, str | None] = dict.fromkeys(stored.states.keys() - due.keys())
+    def _now_s(self) -> int:
+        return int(self._clock.now().timestamp())
+
+    def _write(
+        self, stored: Stored, due: Mapping[str, RolloutState], ended: Iterable[str]
+    ) -> None:
+        """Store changed states, without the keys that have ``ended``.
+
+        Raises: KubeConflict if somebody else changed them.
+        """
+        before = stored.states
+        data: dict[str, str | None] = dict.fromkeys(before.keys() - due.keys())
+        data.update(dict.fromkeys(ended))
         for name, state in due.items():
-            if stored.states.get(name) != state:
+            if before.get(name) != state:
                 data[name] = msgspec.json.encode(state).decode()
         if stored.version:
             metadata = {"resourceVersion": stored.version}
@@ -262,3 +264,43 @@ class RolloutsController:
             self._objects.merge(CONFIG_MAPS, self._key, patch)
         else:
             self._objects.create(CONFIG_MAPS, {**state_map(self._key), "data": data})
+        for name, state in due.items():
+            if state.phase == FELL_BACK and before.get(name) != state:
+                self._inputs.on_fall_back()
+
+    def _tell(self, due: Mapping[str, RolloutState]) -> None:
+        """Tell each fall-back once, and again in each term. Raises: DependencyError."""
+        current = {item for item in due.items() if item[1].phase == FELL_BACK}
+        self._told &= current
+        for name, state in current - self._told:
+            self._inputs.tell(name, state)
+            self._told.add((name, state))
+
+    def _clear(
+        self, stored: Mapping[str, RolloutState], due: Mapping[str, RolloutState]
+    ) -> None:
+        """Tell that policies are in force again, before that is forgotten."""
+        for name, state in stored.items():
+            after = due.get(name)
+            if state.reason and (after is None or after.phase != FELL_BACK):
+                self._inputs.tell(name, without_reason(state))
+
+
+def without_reason(state: RolloutState) -> RolloutState:
+    """Return the state of a policy whose status need not say that it fell back."""
+    return msgspec.structs.replace(state, reason="")
+
+
+def _ended(
+    counted: Mapping[str, CountedByPolicy],
+    states: Mapping[str, RolloutState],
+    now_s: int,
+) -> Iterator[str]:
+    """Yield the keys of dead replicas whose counts all ended."""
+    runs = {name: state.run for name, state in states.items()}
+    for replica, by_policy in counted.items():
+        if not any(
+            runs.get(name) == one.run and not is_old(one, now_s - _ENDED_S)
+            for name, one in by_policy.items()
+        ):
+            yield counts_key(replica)

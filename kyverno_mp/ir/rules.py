@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
-LAYOUT_VERSION: Final = 15
+LAYOUT_VERSION: Final = 16
 """Increment it with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -293,6 +293,18 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     verify_images: VerifyImagesIR | None = None
 
 
+class BudgetIR(msgspec.Struct, frozen=True, array_like=True):
+    """How many denials a step of a rollout may add before the policy falls back.
+
+    Within ``window_s``, at most ``per_namespace`` and ``per_user`` of them count.
+    """
+
+    denials: int
+    window_s: int
+    per_namespace: int
+    per_user: int
+
+
 class RolloutIR(msgspec.Struct, frozen=True, array_like=True):
     """The annotations that put a policy into force gradually (policy/gradual.py).
 
@@ -304,6 +316,7 @@ class RolloutIR(msgspec.Struct, frozen=True, array_like=True):
     step_s: int = 0
     by_owner: bool = False
     rings: tuple[tuple[str, ...], ...] = ()
+    budget: BudgetIR | None = None
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):

@@ -1,21 +1,27 @@
 """Publish how far the gradual enforcement of each policy has come to the workers.
 
-Room: leader. Takes: RolloutStates from their controller. Gives: the values of the
-segment ``rollouts``. Next: leader/cluster.py publishes them. May touch: nothing outside
-its arguments. Source: docs/gradual-enforcement.md.
+Room: leader. Takes: RolloutStates from their controller, exceeded budgets from
+leader/denials.py. Gives: the values of the segment ``rollouts``.
+Next: leader/cluster.py publishes them. May touch: nothing outside its arguments.
+Source: docs/gradual-enforcement.md.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 
+from kyverno_mp.snapshot.denials import Excess, fallen_back
 from kyverno_mp.snapshot.rollouts import RolloutState, values_of
 
 _Wake = Callable[[], None]
 
 
 class PublishedRollouts:
-    """The newest states; the controllers' thread sets them, the loop publishes."""
+    """The newest states; other threads set them, the leader's loop publishes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: Mapping[str, RolloutState] = {}
+        self._excesses: Mapping[str, Excess] = {}
         self._current: Mapping[str, RolloutState] = {}
         self._polled: Mapping[str, RolloutState] | None = None
         self._wake: _Wake | None = None
@@ -24,11 +30,28 @@ class PublishedRollouts:
         """Whether the states are known. Before that, workers keep those of an earlier
         leader."""
 
+    def states(self) -> Mapping[str, RolloutState]:
+        """Return the stored states."""
+        return self._states
+
     def set(self, states: Mapping[str, RolloutState]) -> None:
         """Publish at the next poll, which follows at once."""
-        if self.is_set and states == self._current:
-            return
-        self._current, self.is_set = dict(states), True
+        with self._lock:
+            if self.is_set and states == self._states:
+                return
+            self._states = dict(states)
+            self._combine()
+            self.is_set = True
+
+    def fall_back(self, excesses: Mapping[str, Excess]) -> None:
+        """Publish that policies fall back, before the stored states say so."""
+        with self._lock:
+            if excesses != self._excesses:
+                self._excesses = dict(excesses)
+                self._combine()
+
+    def _combine(self) -> None:
+        self._current = fallen_back(self._states, self._excesses)
         if self._wake is not None:
             self._wake()
 

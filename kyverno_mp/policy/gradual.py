@@ -16,11 +16,13 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from kyverno_mp.limits import (
+    ROLLOUT_DENIALS_MAX,
     ROLLOUT_PATTERNS_MAX,
     ROLLOUT_STEP_NS_MAX,
     ROLLOUT_STEP_NS_MIN,
     ROLLOUT_STEPS_MAX,
     ROLLOUT_TEXT_CHARACTERS_MAX,
+    ROLLOUT_WINDOW_NS_MAX,
 )
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.duration import parse_duration
@@ -31,12 +33,28 @@ PERCENT: Final = f"{PREFIX}percent"
 SCHEDULE: Final = f"{PREFIX}schedule"
 BY: Final = f"{PREFIX}by"
 RINGS: Final = f"{PREFIX}rings"
+DENIALS: Final = f"{PREFIX}denials"
 NAMESPACE: Final = "namespace"
 OWNER: Final = "owner"
 FULLY: Final = 100
 CAN_DENY: Final = "only a policy that can deny requests is enforced gradually"
 _NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+_CAPPED: Final = ("namespace", "user")
+_STEPS_WITH_BUDGET: Final = 2
+"""The last step is completed when it begins, and never falls back."""
 _PATTERN: Final = re.compile(r"[a-z0-9*?-]{1,63}", re.ASCII)
+
+
+class Budget(NamedTuple):
+    """How many denials within a window a step may add before the policy falls back.
+
+    ``per_namespace`` and ``per_user``: how many of them count at most.
+    """
+
+    denials: int
+    window_ns: int
+    per_namespace: int
+    per_user: int
 
 
 class Rollout(NamedTuple):
@@ -50,6 +68,7 @@ class Rollout(NamedTuple):
     step_ns: int = 0
     by_owner: bool = False
     rings: tuple[tuple[str, ...], ...] = ()
+    budget: Budget | None = None
 
 
 class _Invalid(Exception):
@@ -101,13 +120,14 @@ def _read(annotations: Mapping[str, str]) -> tuple[Rollout | None, dict[str, str
             step_ns,
             values.get(BY) == OWNER,
             values.get(RINGS, ()),
+            values.get(DENIALS),
         ),
         {},
     )
 
 
 def _conflicts(
-    annotations: Mapping[str, str], values: Mapping[str, object]
+    annotations: Mapping[str, str], values: Mapping[str, Any]
 ) -> dict[str, str]:
     if PERCENT in values and SCHEDULE in values:
         return {PERCENT: f"set either this or {SCHEDULE}"}
@@ -116,6 +136,9 @@ def _conflicts(
         return {name: f"needs {PERCENT} or {SCHEDULE}"}
     if RINGS in values and values.get(BY) == OWNER:
         return {RINGS: f"rings are of namespaces, but {BY} is {OWNER}"}
+    steps, _ = values.get(SCHEDULE) or ((), 0)
+    if DENIALS in values and len(steps) < _STEPS_WITH_BUDGET:
+        return {DENIALS: f"needs {SCHEDULE} with at least two steps"}
     return {}
 
 
@@ -152,13 +175,30 @@ def _schedule(text: str) -> tuple[tuple[int, ...], int]:
     return steps, _lasting(every, "steps such as 10 -> 50 -> 100 every 24h")
 
 
-def _lasting(text: str, expected: str) -> int:
+def _lasting(
+    text: str, expected: str, most_ns: int = ROLLOUT_STEP_NS_MAX, most: str = "8760h"
+) -> int:
     duration_ns = parse_duration(text.strip())
-    if duration_ns is None or not (
-        ROLLOUT_STEP_NS_MIN <= duration_ns <= ROLLOUT_STEP_NS_MAX
-    ):
-        raise _Invalid(f"expected {expected}, with a duration from 1m to 8760h")
+    if duration_ns is None or not ROLLOUT_STEP_NS_MIN <= duration_ns <= most_ns:
+        raise _Invalid(f"expected {expected}, with a duration from 1m to {most}")
     return duration_ns
+
+
+def _denials(text: str) -> Budget:
+    listed, *caps = text.split(",")
+    number, _, window = listed.partition(" per ")
+    expected = "a budget such as 20 per 1h, 5 per namespace, 10 per user"
+    denials = _number(number, 1, ROLLOUT_DENIALS_MAX, f"{expected}, numbers")
+    window_ns = _lasting(window, expected, ROLLOUT_WINDOW_NS_MAX, "168h")
+    most: dict[str, int] = {}
+    for cap in caps:
+        number, _, whose = (word.strip() for word in cap.partition(" per "))
+        if whose not in _CAPPED or whose in most:
+            raise _Invalid(f"expected {expected}")
+        most[whose] = _number(number, 1, ROLLOUT_DENIALS_MAX + 1, f"{expected}, caps")
+    # No more than the budget, so that nobody alone exceeds it.
+    half = (denials + 1) // 2
+    return Budget(denials, window_ns, *(most.get(whose, half) for whose in _CAPPED))
 
 
 def _by(text: str) -> str:
@@ -187,5 +227,6 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
     SCHEDULE: _schedule,
     BY: _by,
     RINGS: _rings,
+    DENIALS: _denials,
 }
 """All annotations, each with what reads its value."""

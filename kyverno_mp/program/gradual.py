@@ -27,9 +27,15 @@ _TEMPLATE_HASH: Final = "pod-template-hash"
 
 
 class Standing(NamedTuple):
-    """The share of a policy in force, in percent."""
+    """The share of a policy in force, in percent.
+
+    ``completed``: that of the last completed step. ``run`` identifies the step whose
+    denials are counted, "" if none are.
+    """
 
     percent: int
+    completed: int = _PERCENT
+    run: str = ""
 
 
 Standings: TypeAlias = Callable[[PolicyIR], Standing]
@@ -48,7 +54,7 @@ def position(policy: PolicyIR, request: Request) -> int:
         return 0
     if rollout.rings:
         return _ring_position(rollout.rings, request)
-    subject = owner(request) if rollout.by_owner else _space(request)
+    subject = owner(request) if rollout.by_owner else space(request)
     # The names of Kubernetes contain no line breaks.
     text = f"{policy.kind}\n{policy.key}\n{subject}"
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -97,7 +103,7 @@ def _namespace(request: Request) -> str:
     return request.namespace
 
 
-def _space(request: Request) -> str:
+def space(request: Request) -> str:
     """Return the namespace, or kind and name of a cluster-wide object."""
     namespace = _namespace(request)
     return namespace or f"{request.kind}/{_name(_metadata(request), request)}"

@@ -21,7 +21,7 @@ other channels.
            wraps around at the end
 
 SAFETY: every number is written by one process with one aligned 8-byte store, after the
-bytes that it counts.
+bytes that it counts. Over 400 lines: both sides of one layout, and its channels.
 """
 
 import fcntl
@@ -38,6 +38,7 @@ from typing import Final
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.limits import (
+    DENIAL_JOURNAL_BYTES_MAX,
     JOURNAL_BYTES_MAX,
     LOST_JOURNAL_BYTES_MAX,
     RESULT_JOURNAL_BYTES_MAX,
@@ -72,7 +73,10 @@ leader."""
 RESULTS: Final = Channel("results", RESULT_JOURNAL_BYTES_MAX)
 """Results that only reviews can produce, for reports: from webhook workers to the
 leader."""
-CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST, RESULTS)
+DENIALS: Final = Channel("denials", DENIAL_JOURNAL_BYTES_MAX)
+"""Denials by steps of gradually enforced policies: from webhook workers to the leader.
+"""
+CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST, RESULTS, DENIALS)
 _MAGIC: Final = 0x314A504B  # "KPJ1"
 _LAYOUT: Final = 1
 _HEADER_BYTES: Final = 4096

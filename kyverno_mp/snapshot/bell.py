@@ -4,7 +4,7 @@ Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which become
 readable when another process rings it; ring, ring_workers.
 Next: snapshot/publish rings the workers, webhook/start and webhook/attach/journals
 ring the leader.
-May touch: named pipes in the folder ``bells`` of that directory.
+May touch: named pipes in the folder ``bells`` of that directory; the log.
 Source: docs/architecture.md 3 (a worker polls the control page; a bell lets it
 poll at once).
 
@@ -16,18 +16,23 @@ median (perf/propagation.py).
 
 import contextlib
 import errno
+import logging
 import os
 import select
 import stat
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.snapshot.write import prepare_directory
 
+_log = logging.getLogger(__name__)
 LEADER: Final = "leader"
 """Name of the bell of the process that waits for workers to attach generations."""
 TRIGGERS: Final = "triggers"
 """Name of the bell of the thread that writes the triggers of reviews."""
+DENIALS: Final = "denials"
+"""Name of the bell of the thread that counts denials by gradual enforcement."""
 _FOLDER: Final = "bells"
 _WORKER: Final = "worker-"
 _NEW: Final = ".new-"
@@ -89,6 +94,15 @@ class Bell:
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)
+
+
+def new_bell(directory: Path, name: str) -> Bell | None:
+    """Create the bell ``name``; None if that fails: the caller polls instead."""
+    try:
+        return Bell.create(directory, name)
+    except (OSError, SnapshotUnusable) as error:
+        _log.warning("no notifications from workers, polling instead: %s", error)
+        return None
 
 
 def ring_workers(directory: Path) -> int:

@@ -23,25 +23,44 @@ PROGRESSING: Final = "Progressing"
 PAUSED: Final = "Paused"
 ABORTED: Final = "Aborted"
 COMPLETED: Final = "Completed"
-PHASES: Final = (PROGRESSING, PAUSED, ABORTED, COMPLETED)
-Phase: TypeAlias = Literal["Progressing", "Paused", "Aborted", "Completed"]
+FELL_BACK: Final = "FellBack"
+PHASES: Final = (PROGRESSING, PAUSED, ABORTED, COMPLETED, FELL_BACK)
+Phase: TypeAlias = Literal["Progressing", "Paused", "Aborted", "Completed", "FellBack"]
 
 
 class RolloutState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of one policy's rollout; ``plan``: the RolloutIR to which it belongs.
 
-    ``since_s``: when the step began, in seconds since the Unix epoch.
+    ``since_s``: when the step began, or when it fell back, in seconds since the Unix
+    epoch. ``reason``: why it fell back; kept until the policy's status tells no more.
     """
 
     plan: str
     phase: Phase
     step: Annotated[int, msgspec.Meta(ge=0)] = 0
     since_s: int = 0
+    reason: str = ""
+
+    @property
+    def run(self) -> str:
+        """Return what identifies a step in progress, "" if none is."""
+        if self.phase not in (PROGRESSING, PAUSED):
+            return ""
+        return f"{self.plan}.{self.step}.{self.since_s}"
+
+    def completed_percent(self, rollout: RolloutIR) -> int:
+        """Return the share of the last completed step."""
+        if self.phase == COMPLETED:
+            return self.percent(rollout)
+        steps = rollout.steps[: self.step]
+        return 0 if self.phase == ABORTED or not steps else steps[-1]
 
     def percent(self, rollout: RolloutIR) -> int:
         """Return the share in force."""
         if self.phase == ABORTED:
             return 0
+        if self.phase == FELL_BACK:
+            return self.completed_percent(rollout)
         return rollout.steps[min(self.step, len(rollout.steps) - 1)]
 
 

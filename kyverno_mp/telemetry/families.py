@@ -319,6 +319,20 @@ ROLLOUTS: Final = Family(
     "Number of gradually enforced policies by the phase of their rollout; 0 on"
     " replicas without the lease.",
 )
+ROLLOUT_FALL_BACKS: Final = Family(
+    "kyverno_mp_rollout_fallbacks_total",
+    "counter",
+    (),
+    "Number of times that a policy fell back to its last completed step; counted by the"
+    " lease holder.",
+)
+ROLLOUT_BUDGET_USED: Final = Family(
+    "kyverno_mp_rollout_budget_used_ratio",
+    "gauge",
+    ("policy",),
+    "Denials that a step of a policy added in all replicas, divided by its budget;"
+    " above 1, the policy falls back.",
+)
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
@@ -668,6 +682,8 @@ RECORDED: Final = (
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
     GENERATED_POLICIES,
     ROLLOUTS,
+    ROLLOUT_FALL_BACKS,
+    ROLLOUT_BUDGET_USED,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(DELETED, DELETING_ERRORS),

@@ -108,6 +108,13 @@ class Plan(PlanOf, Protocol):
         """Return a response of this plan with the results of all its rules."""
 
 
+class Denials(Protocol):
+    """Records the denials that a step of a gradually enforced policy adds."""
+
+    def denied(self, policies: Sequence[PolicyIR], request: Request) -> None:
+        """Record that these policies deny the request."""
+
+
 PlanT_co = TypeVar("PlanT_co", bound=PlanOf, covariant=True)
 
 

@@ -405,6 +405,7 @@ def _dependencies(
     records = PageRecords(attached.recorder, loop)
     evaluate = SnapshotEvaluate(policies.planner, policies.knows)
     triggers = journals.trigger_sink(records)
+    standing = PublishedStandings(attached.data[ROLLOUTS])
     return RoleDependencies(
         evaluate=evaluate,
         is_ready=evaluate.is_ready,
@@ -434,7 +435,8 @@ def _dependencies(
         payloads=attached.judge(),
         on_payload=attached.on_payload,
         registries=attached.answering.shares_of,
-        standing=PublishedStandings(attached.data[ROLLOUTS]),
+        standing=standing,
+        denials=journals.denial_sink(records, standing),
     )
 
 

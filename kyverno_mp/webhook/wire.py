@@ -38,6 +38,7 @@ from kyverno_mp.webhook.payloads import JsonPayloads, Judge
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
+    Denials,
     Filters,
     NamespaceLabels,
     Plan,
@@ -81,6 +82,7 @@ class RoleDependencies:
     triggers: Triggers | None = None
     unproved_triggers: Triggers | None = None
     results: Results | None = None
+    denials: Denials | None = None
     background_user: str = ""
     recording: ReviewRecorder | None = None
     view: ClusterView | None = None
@@ -309,6 +311,7 @@ def _dependencies(
         tracer=role.tracer,
         registries=role.registries,
         gradual=Gradual(role.standing),
+        denials=role.denials,
     )
 
 

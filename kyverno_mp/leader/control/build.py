@@ -42,7 +42,8 @@ from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyStatuses
 from kyverno_mp.controllers.policy_status_controller import PolicyStatusController
 from kyverno_mp.controllers.replicas import ReplicasController
-from kyverno_mp.controllers.rollouts import RolloutsController, Stored
+from kyverno_mp.controllers.rollout_status import RolloutStatuses
+from kyverno_mp.controllers.rollouts import RolloutsController
 from kyverno_mp.controllers.scan_permissions import scan_permissions
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.controllers.webhook_config.callers import segments_of
@@ -295,14 +296,7 @@ def replicas_controller(shared: Dependencies) -> ReplicasController:
 
 def rollouts_controller(shared: Dependencies) -> RolloutsController:
     """Reconcile how far the gradual enforcement of policies has come."""
-    policies, informer = shared.followed.policies, shared.rollouts
-    key = shared.replica.settings.namespace, rollouts.NAME
-
-    def stored() -> Stored | None:
-        # Without the permission to read it, every rollout is at its first step.
-        if not (informer.synced or informer.is_refused):
-            return None
-        return informer.get(key) or Stored()
+    policies, metrics = shared.followed.policies, shared.followed.metrics
 
     def documents() -> list[bytes] | None:
         informers = policies.informers
@@ -313,11 +307,18 @@ def rollouts_controller(shared: Dependencies) -> RolloutsController:
     controller = RolloutsController(
         shared.guarded,
         shared.election,
-        key,
-        rollouts.Inputs(stored, documents, shared.replica.rollouts.set),
+        shared.rollouts_key,
+        rollouts.Inputs(
+            shared.stored_rollouts,
+            documents,
+            shared.replica.rollouts.set,
+            shared.denials.excesses,
+            metrics.fell_back,
+            RolloutStatuses(shared.guarded, shared.recorder.events.submit).tell,
+        ),
         shared.replica.clock,
     )
-    shared.followed.metrics.rollouts = controller.counts
+    metrics.rollouts = controller.counts
     return controller
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.replicas import Replicas
-from kyverno_mp.controllers.rollouts import Stored
+from kyverno_mp.controllers.rollout_states import NAME as ROLLOUTS
+from kyverno_mp.controllers.rollout_states import Stored, stored_of
 from kyverno_mp.controllers.webhook_config.owner import WatchedOwner
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.followed import FollowedObjects
 from kyverno_mp.kube.lease import Election
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.callers import PublishedCallers
 from kyverno_mp.leader.cluster import ClusterPolicies
@@ -25,6 +27,7 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.denials import DenialCounter
 from kyverno_mp.leader.rollouts import PublishedRollouts
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.queues.clock import Clock
@@ -77,12 +80,22 @@ class Dependencies:
     """The informers of our webhook configurations, by the plural name of the resource;
     each caches the path segments of the configuration's webhooks."""
     rollouts: Informer[Stored]
+    denials: DenialCounter
 
     def add(self, request: Request) -> None:
         """Let a controller reconcile a key; ignored in a pod without it."""
         runs_all = self.replica.settings.runs_webhook
         if runs_all or request.controller in keys.WITHOUT_WEBHOOK:
             self.queue.add(request)
+
+    @property
+    def rollouts_key(self) -> Key:
+        """Return the key of the ConfigMap that stores rollouts."""
+        return self.replica.settings.namespace, ROLLOUTS
+
+    def stored_rollouts(self) -> Stored | None:
+        """Return the stored rollouts, None while they are unknown."""
+        return stored_of(self.rollouts, self.rollouts_key)
 
     @property
     def guarded(self) -> Objects:

@@ -22,6 +22,7 @@ from kyverno_mp.telemetry.families import (
     RECONCILED,
     REQUEUED,
     RIGHTS_MISSING,
+    ROLLOUT_FALL_BACKS,
     ROLLOUTS,
     WATCH_FAILURES,
     WATCH_SILENCE,
@@ -49,6 +50,7 @@ class LeaderMetrics:
         """Returns the number of generated admission policies by kind."""
         self.rollouts: Callable[[], Mapping[str, int]] = dict
         """Returns the number of gradually enforced policies by phase."""
+        self._fall_backs = Tally()
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
         self.rights = client.rights = MissingRights(account)
@@ -61,6 +63,10 @@ class LeaderMetrics:
             times = str(min(failures, _IN_A_ROW_MAX))
             self._requeued.add((controller, times))
 
+    def fell_back(self) -> None:
+        """Count a policy that fell back to its last completed step."""
+        self._fall_backs.add(())
+
     def unexpected_error(self, controller: str) -> None:
         """Count a reconcile that ended with an unexpected exception."""
         self._defects.add((controller,))
@@ -72,6 +78,7 @@ class LeaderMetrics:
             (RECONCILED, self._reconciled),
             (REQUEUED, self._requeued),
             (DEFECTS, self._defects),
+            (ROLLOUT_FALL_BACKS, self._fall_backs),
         ):
             series = recorder.series(family)
             for labels, count in tally.drain().items():

@@ -15,6 +15,7 @@ The threads, and what each writes:
     controllers  everything that reconcilers write, one key at a time
     bell         adds keys when a worker has attached a segment
     events       Events, from their own queue
+    denials      the counts of denials by gradual enforcement, in one key of a ConfigMap
     triggers     UpdateRequests, from the workers' journals; with a background pool
     results      EphemeralReports, from the workers' journals; with a reports pool
     shutdown     deregisters the last replica after the other threads have ended
@@ -35,7 +36,6 @@ from kyverno_mp.controllers.deregister import deregister
 from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.clients import open_calls
 from kyverno_mp.egress.kinds import LiveKinds, published_rows
-from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
@@ -68,7 +68,7 @@ from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.bell import LEADER, Bell
+from kyverno_mp.snapshot.bell import LEADER, new_bell
 from kyverno_mp.snapshot.bell import TRIGGERS as TRIGGERS_BELL
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry import traces
@@ -214,6 +214,7 @@ class ClusterLeader:
             followed.policies.exception,
         )
         self.wired = Wired(replica, followed, election, self._recorder, terms.identity)
+        snapshot = replica.runtime_dir / loop.SNAPSHOT
         self._triggers = (
             TriggerWriter(
                 [
@@ -225,7 +226,7 @@ class ClusterLeader:
                 lambda: (
                     followed.configuration.current.configuration.update_request_threshold
                 ),
-                bell=lambda: self._new_bell(TRIGGERS_BELL),
+                bell=lambda: new_bell(snapshot, TRIGGERS_BELL),
             )
             if settings.runs_webhook and settings.has_background_pool
             else None
@@ -267,6 +268,7 @@ class ClusterLeader:
             self._results.start()
         if self._settings.runs_webhook:
             self._recorder.start()
+            self.wired.denials.start()
             if self._triggers is not None:
                 self._triggers.start()
             threads.append(("bell", self._watch_workers))
@@ -282,6 +284,7 @@ class ClusterLeader:
             self._results.stop()
         if self._settings.runs_webhook:
             self._recorder.stop()
+            self.wired.denials.stop()
             if self._triggers is not None:
                 self._triggers.stop()
                 mark_pending(self._last_calls, self._settings.namespace)
@@ -307,6 +310,7 @@ class ClusterLeader:
         if self._settings.runs_webhook:
             is_held = float(self._election.holds())
             recorder.series(LEASE_HELD).hold((LEASE,), is_held)
+            self.wired.denials.count(recorder)
 
     def _end_writing(self, within_s: float) -> None:
         self._stopping.set()
@@ -327,7 +331,7 @@ class ClusterLeader:
 
     def _watch_workers(self) -> None:
         """Start a reconcile when a worker has attached a segment."""
-        bell = self._new_bell(LEADER)
+        bell = new_bell(self._runtime_dir / loop.SNAPSHOT, LEADER)
         if bell is None:
             return
         while not self._stopping.is_set():
@@ -335,13 +339,6 @@ class ClusterLeader:
                 bell.clear()
                 self.wired.attached()
         bell.remove()
-
-    def _new_bell(self, name: str) -> Bell | None:
-        try:
-            return Bell.create(self._runtime_dir / loop.SNAPSHOT, name)
-        except (OSError, SnapshotUnusable) as error:
-            _log.warning("no notifications from workers, polling instead: %s", error)
-            return None
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:

@@ -21,6 +21,7 @@ docs/behaviour/controllers 8.
     a worker attached a generation             policy statuses; replicas; callers
     another replica enforces other versions    policy statuses
     the state of a rollout changed             rollouts
+    a budget of denials is exceeded            rollouts
     an entry became readable or unreadable     global context entries
 
 Each key is also added periodically, so a missed event only causes a delay. In a pod
@@ -31,7 +32,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from kyverno_mp.controllers import rollouts
+from kyverno_mp.controllers import rollout_states
 from kyverno_mp.controllers.certificates.reconcile import SECRETS
 from kyverno_mp.controllers.deregister import DEPLOYMENTS
 from kyverno_mp.controllers.replicas import Replicas, scope_of
@@ -39,6 +40,7 @@ from kyverno_mp.controllers.webhook_config.callers import segments_in
 from kyverno_mp.controllers.webhook_config.options import MANAGED_BY, MANAGER
 from kyverno_mp.controllers.webhook_config.owner import WatchedOwner
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
+from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.followed import FollowedObjects
@@ -59,10 +61,16 @@ from kyverno_mp.leader.control.options import (
     certificate_rules,
     webhook_options,
 )
+from kyverno_mp.leader.denials import DenialCounter
+from kyverno_mp.leader.denials import Inputs as DenialInputs
+from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.queues.journal import DENIALS, JournalReader
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import DENIALS as DENIALS_BELL
+from kyverno_mp.snapshot.bell import new_bell, ring
 
 _DEPTH_MAX: Final = 256
 """About a dozen fixed keys, and one for each configuration with our label."""
@@ -102,6 +110,21 @@ class Wired:
             clock.monotonic_ns,
             lambda: self.shared.add(keys.STATUSES),
         )
+        key = replica.settings.namespace, rollout_states.NAME
+        scope = rollout_states.scope_of(replica.settings.namespace)
+        rollouts = Informer(client, scope, rollout_states.stored_in)
+        self.denials = DenialCounter(
+            JournalReader(DENIALS.folder(replica.runtime_dir)),
+            Objects(client),
+            (key, identity),
+            DenialInputs(
+                lambda: rollout_states.stored_of(rollouts, key),
+                replica.rollouts,
+                lambda: self.shared.add(keys.ROLLOUTS),
+                partial(new_bell, replica.runtime_dir, DENIALS_BELL),
+            ),
+            clock,
+        )
         self.shared = shared = Dependencies(
             replica=replica,
             followed=followed,
@@ -113,11 +136,8 @@ class Wired:
             replicas=self.replicas,
             owner=WatchedOwner(client),
             own=_own_configurations(client, replica.settings),
-            rollouts=Informer(
-                client,
-                rollouts.scope_of(replica.settings.namespace),
-                rollouts.stored_in,
-            ),
+            rollouts=rollouts,
+            denials=self.denials,
         )
         metrics = followed.metrics
         self.controllers = Controllers(
@@ -163,6 +183,9 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         shared.add(keys.configuration_of_ours(plural, key[1]))
         shared.add(keys.CALLERS)
 
+    def ring_denials(*_event: object) -> None:
+        ring(shared.replica.runtime_dir / SNAPSHOT, DENIALS_BELL)
+
     crds = Informer(client, _metadata_of(_CRDS), _drop_content)
     crds.on_change(adds(keys.NEW_KINDS))
     if not shared.replica.settings.runs_webhook:
@@ -175,6 +198,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     shared.rollouts.on_change(adds(keys.ROLLOUTS))
     shared.rollouts.on_list(adds(keys.ROLLOUTS))
+    shared.rollouts.on_change(ring_denials)
+    shared.rollouts.on_list(ring_denials)
     followed.context.on_state(adds(keys.ENTRIES))
     for plural, own_informer in shared.own.items():
         own_informer.on_change(partial(own_changed, plural))

@@ -10,7 +10,7 @@ from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.status import is_draining
-from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
+from kyverno_mp.queues.journal import DENIALS, EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.attach.places import Places
@@ -32,6 +32,7 @@ def run(start: Start) -> None:
         triggers=TRIGGERS.folder(runtime_dir) if has_pool else None,
         lost=LOST.folder(runtime_dir) if has_pool else None,
         results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
+        denials=None if settings.standalone else DENIALS.folder(runtime_dir),
         images=runtime_dir / IMAGES if settings.image_verify_cache else None,
     )
     begin = make_start(settings, places)

@@ -14,10 +14,16 @@ from functools import partial
 from pathlib import Path
 
 from kyverno_mp.errors import StateError
-from kyverno_mp.limits import RESULTS_WAITING_MAX, TRIGGERS_WAITING_MAX
+from kyverno_mp.limits import (
+    RESULTS_WAITING_MAX,
+    ROLLOUT_DENIALS_KEPT_MAX,
+    TRIGGERS_WAITING_MAX,
+)
+from kyverno_mp.program.gradual import Standings
 from kyverno_mp.program.reporting import Reporting
-from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, Journal
+from kyverno_mp.queues.journal import DENIALS, LOST, RESULTS, TRIGGERS, Journal
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import DENIALS as DENIALS_BELL
 from kyverno_mp.snapshot.bell import TRIGGERS as BELL
 from kyverno_mp.snapshot.bell import ring
 from kyverno_mp.telemetry.record import Recorder
@@ -26,6 +32,7 @@ from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink, LogSink
 from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.results.sink import ResultSink
+from kyverno_mp.webhook.review.denials import DenialSink
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 from kyverno_mp.webhook.triggers.sink import TriggerSink
 
@@ -51,6 +58,11 @@ class Journals:
             self._lost = self._claim(places.lost, most, LOST.ring_bytes)
             for journal in (self.triggers, self._lost):
                 journal.on_append = partial(ring, places.snapshot, BELL)
+        self._denials: Journal | None = None
+        if places.denials is not None:
+            most = ROLLOUT_DENIALS_KEPT_MAX
+            self._denials = self._claim(places.denials, most, DENIALS.ring_bytes)
+            self._denials.on_append = partial(ring, places.snapshot, DENIALS_BELL)
         self.results: Journal | None = None
         if places.results is not None:
             most = RESULTS_WAITING_MAX
@@ -91,6 +103,14 @@ class Journals:
             return None
         lost = LostPolicies(self._lost, records, time.time_ns)
         return TriggerSink(self.triggers, records, time.time_ns, lost)
+
+    def denial_sink(
+        self, records: PageRecords, standing: Standings
+    ) -> DenialSink | None:
+        """Return the sink for denials by new steps, None without a cluster."""
+        if self._denials is None:
+            return None
+        return DenialSink(self._denials, standing, records, time.time)
 
     def result_sink(
         self, records: PageRecords, reporting: Reporting | None

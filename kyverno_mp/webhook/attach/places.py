@@ -25,5 +25,7 @@ class Places:
     """Set if ``triggers`` is."""
     results: Path | None = None
     """None if no reports pool runs."""
+    denials: Path | None = None
+    """None if there is no cluster that stores how far a policy has come."""
     images: Path | None = None
     """None if results of image verification are not cached."""

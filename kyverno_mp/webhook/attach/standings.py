@@ -39,4 +39,6 @@ class PublishedStandings:
             return _FULLY
         if state is None or state.plan != rollout.plan:
             return first_step(policy)
-        return Standing(state.percent(rollout))
+        return Standing(
+            state.percent(rollout), state.completed_percent(rollout), state.run
+        )

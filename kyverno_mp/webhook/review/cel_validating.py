@@ -15,6 +15,7 @@ from typing import Generic, Protocol
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import ROUTES_KEPT_MAX
 from kyverno_mp.program.image_policies.plan import DigestPlan, ImagePlan
 from kyverno_mp.program.request import Request
@@ -130,12 +131,13 @@ class CelValidatingHandler(Handler[AnyPlan]):
         """Answer with the verdicts so far; other policies' failurePolicy decides."""
         review.note_left_out(plan.left_out)
         gradual, request = review.dependencies.gradual, review.request
-        fails = any(
-            gradual.enforces(policy, request) for policy in plan.unfinished_failing()
-        )
-        unfinished = [failure.message] if fails else []
+        failing = [
+            policy
+            for policy in plan.unfinished_failing()
+            if gradual.enforces(policy, request)
+        ]
         return self._answer(
-            review, plan, plan.verdicts(), denials=unfinished, texts=[failure.message]
+            review, plan, plan.verdicts(), failure=failure, failing=failing
         )
 
     def _answer(
@@ -144,10 +146,12 @@ class CelValidatingHandler(Handler[AnyPlan]):
         plan: AnyPlan,
         verdicts: Verdicts,
         *,
-        denials: Sequence[str] = (),
-        texts: Sequence[str] = (),
+        failure: Failure | None = None,
+        failing: Sequence[PolicyIR] = (),
     ) -> bytes:
-        reasons = list(denials)
+        """``failing``: unfinished policies that therefore deny."""
+        texts = [] if failure is None else [failure.message]
+        reasons = list(texts) if failing else []
         if not verdicts.is_quiet:
             gradual = review.dependencies.gradual
             verdicts = gradual.verdicts_in_force(verdicts, review.request)
@@ -156,6 +160,8 @@ class CelValidatingHandler(Handler[AnyPlan]):
             texts = [*texts, *_reasons(warning)]
         responses = verdicts.responses
         if reasons:
+            denying = [each.response.policy for each in verdicts.found if each.denies]
+            review.count_denial([*failing, *denying])
             review.report(responses, blocked=True)
             return review.deny("; ".join(reasons), responses, texts)
         return self._allow(review, plan, verdicts, texts)

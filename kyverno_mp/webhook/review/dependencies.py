@@ -17,6 +17,7 @@ from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.http_errors import UNPROVED
 from kyverno_mp.webhook.ports import (
     AuditSink,
+    Denials,
     Filters,
     NamespaceLabels,
     PlanOf,
@@ -61,6 +62,8 @@ class Dependencies:
     """None if nothing is recorded."""
     gradual: Gradual = field(default_factory=Gradual)
     """Which policies are not yet enforced for a request's subject."""
+    denials: Denials | None = None
+    """None if no cluster stores how far a policy has come."""
     audit_annotations: str = OFF
     """How much the API server's audit log says (admission/annotations.py)."""
     background_user: str = ""
@@ -116,6 +119,7 @@ def without_effects(dependencies: Dependencies) -> Dependencies:
         triggers=dependencies.unproved_triggers,
         results=None,
         recording=None,
+        denials=None,
         tracer=None,
     )
 

@@ -8,6 +8,7 @@ Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.6.
 from typing import Final
 
 from kyverno_mp.admission.denial import (
+    blocks,
     denial,
     image_warnings,
     mutation_warnings,
@@ -60,6 +61,8 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
         denied = verdict.denied
         # After the deadline, policies without a result do not block the request.
         if denied:
+            if verdict.is_gradual:
+                review.count_denial(one.policy for one in verified if blocks(one))
             review.report(verified, blocked=True)
             text = denial(review.request, denied)
             return review.deny(text, [*done.responses, *verified])

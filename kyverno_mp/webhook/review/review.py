@@ -12,7 +12,7 @@ never allowed silently.
 import logging
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -254,6 +254,17 @@ class Review:
     def in_force(self, responses: Sequence[PolicyResponse]) -> Sequence[PolicyResponse]:
         """Relax the denials of policies that are not enforced yet for the subject."""
         return self.dependencies.gradual.in_force(responses, self.request)
+
+    def count_denial(self, policies: Iterable[PolicyIR]) -> None:
+        """Count a denial against the budgets of policies; a dry run counts nothing."""
+        denials = self.dependencies.denials
+        if denials is None or self.request.dry_run:
+            return
+        try:
+            denials.denied(list(policies), self.request)
+        except Exception as error:  # noqa: BLE001 - a count must never change an answer
+            self.dependencies.records.error("webhook.not_counted")
+            _LOG.error("could not count a denial: %s", type(error).__name__)
 
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Send the responses known with the answer to the sink, except on dry run."""

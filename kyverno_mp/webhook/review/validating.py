@@ -11,6 +11,7 @@ from typing import Final
 
 from kyverno_mp.admission.denial import (
     AdmissionVerdict,
+    blocks,
     denial,
     verdict_of,
     warnings,
@@ -64,6 +65,8 @@ class ValidatingHandler(Handler[Plan]):
             return ABANDONED
         review.note_left_out(plan.left_out)
         if verdict.denied:
+            if verdict.is_gradual:
+                review.count_denial(one.policy for one in enforced if blocks(one))
             review.report(enforced, blocked=True)
             return review.deny(denial(review.request, verdict.denied), enforced)
         return _let_pass(review, plan, verdict, enforced, pace)
@@ -98,6 +101,8 @@ class ValidatingHandler(Handler[Plan]):
         reached = review.in_force(reached)
         verdict = verdict_of(reached)
         if verdict.denied:
+            if verdict.is_gradual:
+                review.count_denial(one.policy for one in reached if blocks(one))
             return review.deny(denial(review.request, verdict.denied), reached)
         if plan.travels:
             with contextlib.suppress(Preempted):

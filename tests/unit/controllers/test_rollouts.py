@@ -14,16 +14,8 @@ import msgspec
 import pytest
 
 from kyverno_mp.compiler.described import build_rollout
-from kyverno_mp.controllers.rollouts import (
-    ALL,
-    CONFIG_MAPS,
-    NAME,
-    Inputs,
-    RolloutsController,
-    Stored,
-    changed,
-    stored_in,
-)
+from kyverno_mp.controllers.rollout_states import CONFIG_MAPS, NAME, Stored, stored_in
+from kyverno_mp.controllers.rollouts import ALL, Inputs, RolloutsController, changed
 from kyverno_mp.errors import KubeConflict
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.queues.clock import Clock

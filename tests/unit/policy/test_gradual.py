@@ -6,11 +6,17 @@ from kyverno_mp.compiler.cel_kinds.review import refusals
 from kyverno_mp.policy.cel_kinds.served import decode_served
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.gradual import Rollout, rollout_of, rollout_problems
+from kyverno_mp.policy.gradual import (
+    Budget,
+    Rollout,
+    rollout_of,
+    rollout_problems,
+)
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 
 HOUR_NS = 3_600 * 10**9
+TWO = "10 -> 100 every 1h"
 
 
 def named(**values: str) -> dict[str, str]:
@@ -32,6 +38,18 @@ def named(**values: str) -> dict[str, str]:
         (
             {"percent": "50", "rings": "dev-*, test; staging-*"},
             Rollout((50,), rings=(("dev-*", "test"), ("staging-*",))),
+        ),
+        (
+            {"schedule": TWO, "denials": "20 per 1h"},
+            Rollout((10, 100), HOUR_NS, budget=Budget(20, HOUR_NS, 10, 10)),
+        ),
+        (
+            {"schedule": TWO, "denials": "3 per 24h, 201 per user, 1 per namespace"},
+            Rollout((10, 100), HOUR_NS, budget=Budget(3, 24 * HOUR_NS, 1, 201)),
+        ),
+        (
+            {"schedule": TWO, "denials": "1 per 1m"},
+            Rollout((10, 100), HOUR_NS, budget=Budget(1, HOUR_NS // 60, 1, 1)),
         ),
     ],
 )
@@ -61,6 +79,17 @@ def test_annotations_are_read(values: dict[str, str], rollout: Rollout | None) -
         ({"percent": "10", "rings": ",".join(["a"] * 101)}, "rings"),
         ({"percent": "10", "rings": "a" * 9_000}, "rings"),
         ({"by": "owner"}, "by"),
+        ({"percent": "10", "denials": "5 per 1h"}, "denials"),
+        ({"schedule": "50 every 1h", "denials": "5 per 1h"}, "denials"),
+        ({"denials": "5 per 1h"}, "denials"),
+        ({"schedule": TWO, "denials": "5"}, "denials"),
+        ({"schedule": TWO, "denials": "0 per 1h"}, "denials"),
+        ({"schedule": TWO, "denials": "201 per 1h"}, "denials"),
+        ({"schedule": TWO, "denials": "5 per 59s"}, "denials"),
+        ({"schedule": TWO, "denials": "5 per 169h"}, "denials"),
+        ({"schedule": TWO, "denials": "5 per 1h, 0 per user"}, "denials"),
+        ({"schedule": TWO, "denials": "5 per 1h, 2 per group"}, "denials"),
+        ({"schedule": TWO, "denials": "5 per 1h, 2 per user, 3 per user"}, "denials"),
         ({"percentage": "10"}, "percentage"),
     ],
 )

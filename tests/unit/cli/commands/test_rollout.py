@@ -5,8 +5,13 @@ in force.
 """
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
+from kyverno_mp.compiler.described import build_rollout
+from kyverno_mp.snapshot.rollouts import RolloutState
 from tests.unit.cli.conftest import Command
 from tests.unit.kube.fake_api import FakeApi
 
@@ -55,3 +60,46 @@ def test_only_policies_with_a_share_have_a_rollout(
         assert done.code == 1
         assert "not enforced gradually" in done.err
     assert not api.count("(PUT|POST|PATCH) ")
+
+
+def test_budget_and_fall_back_are_shown(api: FakeApi, command: Command) -> None:
+    annotations = {
+        "kyverno-mp.io/enforce-schedule": "10 -> 50 -> 100 every 24h",
+        "kyverno-mp.io/enforce-denials": "4 per 168h",
+    }
+    name = "ClusterPolicy/p"
+    api.put(
+        "/apis/kyverno.io/v1/clusterpolicies/p", metadata={"annotations": annotations}
+    )
+    rollout = build_rollout(annotations)
+    assert rollout is not None
+    now_s = int(datetime.now(UTC).timestamp())
+    state = RolloutState(rollout.plan, "Progressing", 1, now_s)
+    denials = [(f"owner-{number}", f"space-{number}", "", now_s) for number in range(3)]
+    counted = {"run": state.run, "budget": rollout.budget, "denials": denials}
+
+    def put(state: RolloutState) -> None:
+        texts = {
+            "ClusterPolicy_p": state,
+            "denials.pod-0": {"ClusterPolicy_p": counted},
+            "denials.pod-1": {"ClusterPolicy_p": counted},
+        }
+        encoded = {
+            key: msgspec.json.encode(each).decode() for key, each in texts.items()
+        }
+        api.put(STATES, data={**encoded, "denials.pod-2": "{"})
+
+    put(state)
+    (row,) = json.loads(command("rollout", "status", "-o", "json").out)
+    assert (row["denials"], row["budget"], row["reason"]) == (3, 4, "")
+    assert "3 of 4" in command("rollout", "status").out
+    reason = "more than 4 owners"
+    put(RolloutState(rollout.plan, "FellBack", 1, now_s, reason))
+    assert command("rollout", "status").out.endswith(f"{name}: {reason}\n")
+    assert rows(command) == {name: ("FellBack", 10)}
+    assert command("rollout", "pause", name).code == 1
+    assert command("rollout", "resume", name).code == 0
+    assert rows(command) == {name: ("Progressing", 50)}
+    api.put(STATES, data={"ClusterPolicy_p": "{"})
+    listed = command("rollout", "status").out
+    assert listed.endswith(f"{name}: its stored state is invalid\n")

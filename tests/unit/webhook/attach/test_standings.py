@@ -50,6 +50,17 @@ class Pod:
         self.rollouts.set(states)
         assert self.rollouts.poll()
         assert not self.rollouts.poll()
+        self.write()
+
+    def publish_changes(self) -> None:
+        if self.rollouts.poll():
+            self.write()
+
+    def restart_leader(self) -> PublishedRollouts:
+        self.publisher, self.rollouts = Publisher(self.folder), PublishedRollouts()
+        return self.rollouts
+
+    def write(self) -> None:
         values = self.rollouts.values()
         self.publisher.publish(
             ROLLOUTS,
@@ -77,6 +88,8 @@ def test_newest_state_is_in_force(pod: Pod) -> None:
         ("Paused", 1, 50),
         ("Aborted", 1, 0),
         ("Completed", 2, 100),
+        ("FellBack", 0, 0),
+        ("FellBack", 1, 10),
     )
     for phase, step, percent in states:
         pod.publish({"Policy_team_p": state(phase, step)})

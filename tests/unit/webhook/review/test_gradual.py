@@ -95,8 +95,20 @@ class Sink:
             self.let_pass += [response.policy.name for _ in response.results]
 
 
+class Counted:
+    """Records which policies denied a request, for each denial that is counted."""
+
+    def __init__(self) -> None:
+        self.denials: list[list[str]] = []
+
+    def denied(self, policies: Sequence[PolicyIR], request: Request) -> None:
+        assert request.uid
+        self.denials.append([policy.name for policy in policies])
+
+
 class Server:
     def __init__(self, policies: str, standing: Standing | None = None) -> None:
+        self.counted = Counted()
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(), clock)
         segment = segment_of(policies)
@@ -116,6 +128,7 @@ class Server:
                 sink=self.sink,
                 audit_queue=self.audit_queue,
                 gradual=gradual,
+                denials=self.counted,
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: planner, segment.knows),
@@ -318,6 +331,24 @@ spec:
         server = Server(text % percent)
         for path in ("/mutate/fail", "/validate/fail"):
             assert server.ask(path, object=pod)["allowed"] is allowed, path
+
+
+def test_denials_by_a_policy_with_a_share_are_counted() -> None:
+    """Not those of its audit, of dry runs, or of policies for everyone."""
+    server = Server(policy(percent="50") + policy("strict", spec="background: false, "))
+    both = {tuple(sorted(each)) for each in count(server, SPACES[:40])}
+    assert both == {("gradual", "strict"), ("strict",)}
+    alone = Server(policy(percent="50"))
+    assert 0 < len(count(alone, SPACES[:40])) < 40
+    assert count(alone, SPACES[:40], dryRun=True) == []
+    assert count(Server(policy("strict")), SPACES[:4]) == []
+
+
+def count(server: Server, spaces: Sequence[str], **changes: Any) -> list[list[str]]:
+    server.counted.denials.clear()
+    for space in spaces:
+        server.ask(namespace=space, **changes)
+    return server.counted.denials
 
 
 def test_policies_without_annotations_cost_nothing(
