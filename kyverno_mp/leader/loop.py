@@ -85,10 +85,7 @@ class Leader:
         sources: Sources | None = None,
         beat: Callable[[], None] = _nothing,
     ) -> None:
-        """``sources`` is None for the folders in the settings.
-
-        ``beat`` is called periodically during long work.
-        """
+        """``sources`` is None for the folders; ``beat`` is called during long work."""
         self._runtime_dir = runtime_dir
         self._publisher = publisher
         self._recorder = recorder
@@ -108,7 +105,7 @@ class Leader:
         self._began_s: float | None = None
         self._segments = PolicySegments(publisher)
         self._data = DataSegments(publisher)
-        self._status = NOTHING
+        self._status, self._is_status_old = NOTHING, False
         self._folder_problems: tuple[str, ...] = ()
         self._unread: tuple[str, ...] = ()
         self._policy_set = PolicySet((), (), (), ())
@@ -121,17 +118,17 @@ class Leader:
             return self._step(force=force)
 
     def _step(self, *, force: bool) -> bool:
-        """Do one round of the work.
+        """Publish configuration and cluster data first.
 
-        Configuration and cluster data are published first, so that policies written
-        together with them can use them.
+        Policies that are written together with them can use them.
         """
         now_ns = time.time_ns()
         started_s = time.monotonic()
         if self._began_s is None:
             self._began_s = started_s
         failed = self.unpublished
-        is_retry = bool(failed) and started_s >= self._retry_s
+        is_due = bool(failed) or self._is_status_old
+        is_retry = is_due and started_s >= self._retry_s
         is_first = self._status.generation == 0
         first_s = COMPILE_FIRST_SLICE_S if is_first else 0.0
         self._slice.least_s = max(COMPILE_SLICE_S, first_s)
@@ -172,10 +169,10 @@ class Leader:
             if not self.has_pending:
                 self._save_outcomes()
         elif problems == self._folder_problems and not (
-            cluster_data_changed or configured
+            cluster_data_changed or configured or is_retry
         ):
             return False
-        if self.unpublished:
+        if self.unpublished or self._is_status_old:
             self._retry_s = time.monotonic() + PUBLISH_RETRY_S
         if not generation:
             # The last leader's snapshot and its status stay in force.
@@ -255,7 +252,7 @@ class Leader:
             unread=unread,
         )
         self._tell(self._status)
-        write_status(self._runtime_dir, self._status)
+        self._is_status_old = not write_status(self._runtime_dir, self._status)
         self._log_problems(before.problems)
 
     def _log_problems(self, before: Sequence[str]) -> None:

@@ -54,6 +54,9 @@ class Disk:
     def fill(self) -> None:
         self.free = 0
 
+    def empty(self) -> None:
+        self.free = 64 * KIB * KIB
+
     def leave(self, size: int) -> None:
         """Leave room for segments of this size."""
         self.free = 4 * KIB * KIB + size
@@ -85,6 +88,10 @@ def policy(name: str, namespace: str = "", message: str = "m") -> dict[str, Any]
             ]
         },
     }
+
+
+def _full(path: Path, data: bytes) -> int:
+    raise OSError(28, "No space left on device")
 
 
 class Rig:
@@ -145,7 +152,7 @@ def test_last_snapshot_stays_in_force(rig: Rig, disk: Disk) -> None:
     assert changed.in_force
     assert not new.in_force
     assert any("policies is not published" in one for one in rig.status().unread)
-    disk.free = 64 * KIB * KIB
+    disk.empty()
     rig.leader.step()
     assert rig.names() == ["a", "b"]
     assert rig.leader.unpublished == {}
@@ -184,10 +191,58 @@ def test_restarted_leader_keeps_what_the_last_one_published(
     assert second.names() == ["a"]
     assert second.leader.generation == 0
     assert rig.status() == before
-    disk.free = 64 * KIB * KIB
+    disk.empty()
     second.leader.step()
     assert second.names() == ["a", "b"]
     assert second.leader.generation > before.generation
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("at", range(12))
+def test_room_may_come_between_two_segments(
+    rig: Rig,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    is_restarted: bool,  # noqa: FBT001
+) -> None:
+    """However few segments of one round find room, the status says so at the end."""
+    rig.store(a=policy("a"))
+    disk.fill()
+    used = Rig(rig.folder) if is_restarted else rig
+    publish, left = Publisher.publish, [at]
+
+    def make_room(self: Publisher, name: str, build: Any) -> int:
+        if left[0] == 0:
+            disk.empty()
+        left[0] -= 1
+        return publish(self, name, build)
+
+    monkeypatch.setattr(Publisher, "publish", make_room)
+    used.store(b=policy("b"))
+    for _ in range(3):
+        used.leader.step()
+    disk.empty()
+    used.leader.step()
+    used.leader.step()
+    assert used.names() == ["a", "b"]
+    assert used.leader.unpublished == {}
+    assert used.status().unread == ()
+    assert used.status().problems == ()
+
+
+def test_status_without_room_is_written_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rejected policy changes only the status, which nothing else writes again."""
+    rig.store(a=policy("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", _full)
+        names = [f"b{number}" for number in range(60)]
+        rig.store(**{name: {**policy(name), "spec": {"rules": 1}} for name in names})
+    assert [one.name for one in rig.status().policies] == ["a"]
+    rig.leader.step()
+    assert not rig.policy("b59").ready
 
 
 def test_failed_publication_is_not_repeated_at_every_poll(
@@ -217,10 +272,7 @@ def test_reports_of_processes_never_end_them(
     write_supervisor_status(tmp_path, SupervisorStatus(1))
     write_pool_health(tmp_path, PoolHealth("x", holds_lease=True))
 
-    def full(path: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", _full)
     # What fits into the blocks of the old record is written there.
     assert write_supervisor_status(tmp_path, SupervisorStatus(2))
     assert read_supervisor_status(tmp_path) == SupervisorStatus(2)
