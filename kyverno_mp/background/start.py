@@ -80,82 +80,49 @@ class Background:
     """The parts and threads of one term as lease holder."""
 
     def __init__(self, dependencies: BackgroundDependencies) -> None:
-        clock = dependencies.clock
+        clock, client = dependencies.clock, dependencies.client
         self._dependencies = dependencies
-        kinds = Kinds(dependencies.client, clock.monotonic_s)
-        self.policies = policies_with_rules(
-            dependencies.client, dependencies.settings.exceptions_in
-        )
-        triggers = Triggers(dependencies.client, kinds)
-        downstream = Downstream(
-            dependencies.client, kinds, dependencies.holds_lease, clock.monotonic_s
+        self._kinds = Kinds(client, clock.monotonic_s)
+        self.policies = policies_with_rules(client, dependencies.settings.exceptions_in)
+        self._triggers = Triggers(client, self._kinds)
+        self._downstream = Downstream(
+            client, self._kinds, dependencies.holds_lease, clock.monotonic_s
         )
         self.register = RuleRegister(
-            dependencies.client, dependencies.settings.namespace, downstream.guard
+            client, dependencies.settings.namespace, self._downstream.guard
         )
-        caches = Caches(self.policies.reread, triggers)
+        self._existing = Existing(dependencies, self._kinds)
+        caches = Caches(self.policies.reread, self._triggers)
         self.generator = Generator(
-            *(dependencies, triggers, downstream, self.register, caches),
+            *(dependencies, self._triggers, self._downstream, self.register, caches),
             self._add_policy,
             self._claim,
         )
-        mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
-        mutating = MutatingRunner(
-            dependencies,
-            StoredMutatingPolicies(
-                dependencies.client, dependencies.settings.exceptions_in
-            ),
-            triggers,
-            Targets(dependencies, kinds),
-            downstream.guard,
-        )
-        existing = Existing(dependencies, kinds)
         self.generating = GeneratingParts(
             dependencies,
-            kinds,
-            triggers,
-            downstream,
+            self._kinds,
+            self._triggers,
+            self._downstream,
             submit=self._submit,
             add_policy=self._add_generating,
         )
-        self.queue = self._queue()
-        self.policy_queue = self._queue()
-        self.requests = Requests(
-            dependencies,
-            Runner(
-                kinds_of(
-                    self.policies,
-                    self.generator,
-                    mutator,
-                    mutating,
-                    LostTriggers(self.policies, existing, downstream, dependencies),
-                    self.generating.generating,
-                    lost_generating=self.generating.events.lost,
-                ),
-                Changes(triggers, downstream),
-                self._count_defect,
-                dependencies.author_reason,
-            ),
-            downstream.guard,
-            self._add_trigger,
-        )
+        self.requests = self._requests(caches)
         self.events = PolicyEvents(
             dependencies,
             self.policies,
-            existing,
-            downstream,
+            self._existing,
+            self._downstream,
             self.register,
             self.requests.submit,
         )
         scope = WatchScope(
             resource=UPDATE_REQUESTS, namespace=dependencies.settings.namespace
         )
-        self.informer: Informer[StoredRequest] = Informer(
-            dependencies.client, scope, _kept
-        )
+        self.informer: Informer[StoredRequest] = Informer(client, scope, _kept)
         self.requests.follow(self.informer)
         for informer in self.policies.stored.informers:
             informer.on_change(self._add_policy)
+        self.queue, self.policy_queue = self._queue(), self._queue()
         self.controllers = self._controllers(self.queue, {requests.NAME: self.requests})
         self.policy_controllers = self._controllers(
             self.policy_queue,
@@ -165,11 +132,48 @@ class Background:
             },
         )
         self._is_adopted = False
-        self._threads = [
+        self._threads = self._new_threads()
+
+    def _requests(self, caches: Caches) -> Requests:
+        """Return the reconciler of UpdateRequests, which runs rules of every kind."""
+        dependencies, guard = self._dependencies, self._downstream.guard
+        mutator = Mutator(dependencies, self._kinds, self._triggers, caches, guard)
+        mutating = MutatingRunner(
+            dependencies,
+            StoredMutatingPolicies(
+                dependencies.client, dependencies.settings.exceptions_in
+            ),
+            self._triggers,
+            Targets(dependencies, self._kinds),
+            guard,
+        )
+        lost = LostTriggers(
+            self.policies, self._existing, self._downstream, dependencies
+        )
+        runner = Runner(
+            kinds_of(
+                self.policies,
+                self.generator,
+                mutator,
+                mutating,
+                lost,
+                self.generating.generating,
+                lost_generating=self.generating.events.lost,
+            ),
+            Changes(self._triggers, self._downstream),
+            self._count_defect,
+            dependencies.author_reason,
+        )
+        return Requests(dependencies, runner, guard, self._add_trigger)
+
+    def _new_threads(self) -> list[threading.Thread]:
+        """Return the threads that reconcile; policies have one of their own."""
+        workers = self._dependencies.settings.background_workers
+        return [
             threading.Thread(target=work, name="background", daemon=True)
             for work in (
                 self.policy_controllers.work,
-                *[self.controllers.work] * dependencies.settings.background_workers,
+                *[self.controllers.work] * workers,
             )
         ]
 

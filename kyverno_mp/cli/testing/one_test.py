@@ -1,21 +1,18 @@
-"""Run one test: load its files, evaluate the policies, compare the results.
+"""Run one test: evaluate the policies, compare the results.
 
 Room: cli. Takes: a TestFile. Gives: its TestRun. Next: cli/testing/compare,
-cli/testing/checks.
-May touch: the files that the test names, the clock.
+cli/testing/checks. May touch: the clock; through cli/testing/inputs, files.
 Source: docs/behaviour/cli 14, 15.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
-from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING, AdmissionInput
+from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
 from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
 from kyverno_mp.cli.cluster.data import cluster_definitions, load_cluster_data
-from kyverno_mp.cli.output.warned import warn, warnings_kept
+from kyverno_mp.cli.output.warned import warnings_kept
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -27,34 +24,28 @@ from kyverno_mp.cli.sources.compiled import (
     compile_others,
     require_valid,
 )
-from kyverno_mp.cli.sources.exceptions import (
-    Exceptions,
-    load_exceptions,
-    warn_of_conditions,
-)
-from kyverno_mp.cli.sources.payloads import (
-    CheckRequest,
-    ContextFile,
-    load_check_request,
-    load_context,
-    load_payload,
-)
+from kyverno_mp.cli.sources.exceptions import Exceptions
+from kyverno_mp.cli.sources.payloads import CheckRequest
 from kyverno_mp.cli.sources.plurals import plurals_of
-from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.cli.sources.reading import read_file
-from kyverno_mp.cli.sources.resources import load_resources, parse
-from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
-from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
 from kyverno_mp.cli.testing.checks import check_rows
 from kyverno_mp.cli.testing.compare import Key, TestRun, compare, key_of, not_run
 from kyverno_mp.cli.testing.files import TestFile
+from kyverno_mp.cli.testing.inputs import (
+    load_clone_sources,
+    load_objects,
+    load_payloads,
+    load_requests,
+    load_test_context,
+    load_test_exceptions,
+    load_test_policies,
+    load_test_user,
+    load_test_values,
+)
 from kyverno_mp.cli.testing.jobs import Echo
 from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import ERROR
 from kyverno_mp.values.jsonvalue import Json
@@ -93,27 +84,17 @@ def _run_test(
 ) -> TestRun:
     echo(f"Loading test  ( {test.path} ) ...")
     echo("  Loading values/variables ...")
-    values = _values(test, echo)
-    user = _user(test, echo)
-    echo("  Loading policies ...")
-    policies = load_policies(test.paths("policies"), are_arguments=False)
-    if policies.lost_paths:
-        raise CommandFailed(
-            f"error: failed to load policies ({policies.lost_paths[0]})"
-        )
-    for path, reason in policies.failed_paths:
-        echo(f"  ERROR: {path}: {reason}")
-    if lacking := list(_lacking_rules(test, policies)):
-        rules = ", ".join(lacking)
-        raise NotEvaluated(f"not evaluated by this version: {rules}")
+    values = load_test_values(test, echo)
+    user = load_test_user(test, echo)
+    policies = load_test_policies(test, echo)
     echo("  Loading resources ...")
     unread: list[str] = []
-    resources = _objects(test, "resources", echo, unread)
-    payloads = _payloads(test, echo)
-    requests = _requests(test, echo)
+    resources = load_objects(test, "resources", echo, unread)
+    payloads = load_payloads(test, echo)
+    requests = load_requests(test, echo)
     if test.raw.get("clusterResources"):
         echo("Loading Kubernetes resources ...")
-    targets = _objects(test, "targetResources", echo, unread)
+    targets = load_objects(test, "targetResources", echo, unread)
     cluster_data = load_cluster_data(
         test.paths("clusterResources"),
         folder=test.folder,
@@ -121,21 +102,14 @@ def _run_test(
         layout=layout,
         targets=targets,
         resources=resources,
-        context=_context(test),
+        context=load_test_context(test),
     )
     definitions = cluster_definitions(test.paths("clusterResources"), test.folder)
     if test.raw.get("apiCallResponses") or test.raw.get("globalContextEntries"):
         from kyverno_mp.cli.testing.mocks import mocked  # rarely needed
 
         cluster_data = mocked(test, cluster_data)
-    echo("  Loading exceptions ...")
-    exceptions = load_exceptions(test.paths("exceptions"), are_arguments=False)
-    warn_of_conditions(exceptions)
-    is_validating = any(policy.kind == VALIDATING for policy in policies.admission)
-    if exceptions.of_rules and is_validating:
-        raise CommandFailed(
-            "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
-        )
+    exceptions = load_test_exceptions(test, policies, echo)
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
     cel, other_policies, images = _compiled_cel(policies, exceptions, compiled)
     modes = {request.mode for request in requests}
@@ -145,19 +119,18 @@ def _run_test(
     count = len(policies.documents) + len(policies.admission)
     count += len(cel) + len(other_policies) + len(images)
     echo(_applying(count, len(resources), exceptions.count))
+    plurals = plurals_of(definitions)
     evaluator = Evaluator(
         compiled.policies,
         values=values,
         user=user,
         cluster_data=cluster_data,
         clock=clock(),
-        sources=_clone_sources(test, policies),
-        admission=_admission(test, policies, echo, unread)._replace(
-            plurals=plurals_of(definitions)
-        ),
+        sources=load_clone_sources(test, policies),
+        admission=_admission(test, policies, echo, unread)._replace(plurals=plurals),
         cel=CelInput(
             cel,
-            plurals_of(definitions),
+            plurals,
             other_policies,
             targets=targets,
             # KYVERNO: there, a policy for existing objects has no result without
@@ -174,6 +147,19 @@ def _run_test(
     )
     responses = _responses(test, evaluator, resources)
     _add_payloads(responses[""], evaluator, payloads, requests)
+    run = _checked(test, policies, compiled, responses, echo)
+    run.unread = unread
+    return run
+
+
+def _checked(
+    test: TestFile,
+    policies: PolicySet,
+    compiled: Compiled,
+    responses: dict[str, dict[Key, list[Response]]],
+    echo: Echo,
+) -> TestRun:
+    """Compare the responses with the expected results and checks."""
     flat = [
         response
         for of_operation in responses.values()
@@ -185,11 +171,9 @@ def _run_test(
     echo("  Checking results ...")
     invalid = {name: error.message for name, error in compiled.invalid}
     run = compare(test, responses, invalid)
-    for row in check_rows(
-        test.raw.get("checks", []), flat, policies.raw, str(test.path)
-    ):
+    checks = test.raw.get("checks", [])
+    for row in check_rows(checks, flat, policies.raw, str(test.path)):
         run.add_check(row)
-    run.unread = unread
     return run
 
 
@@ -238,21 +222,6 @@ def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
                 yield f"failed to apply policy {name} on resource: {rule.message}"
 
 
-def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
-    """Yield the rules of expected results that this version does not evaluate."""
-    for policy in policies.documents:
-        rule_names = {
-            expected.rule
-            for expected in test.results
-            if expected.policy_name == policy.metadata.name
-        }
-        for rule in policy.spec.rules:
-            lacking = missing_capability(rule, verifies=True)
-            if lacking and {"", rule.name} & rule_names:
-                subject = f"policy {policy.metadata.name}, rule {rule.name}"
-                yield f"{subject}: {lacking}"
-
-
 def _compiled_cel(
     policies: PolicySet, exceptions: Exceptions, compiled: Compiled
 ) -> tuple[
@@ -271,67 +240,13 @@ def _compiled_cel(
     return validating, other_policies, images
 
 
-def _context(test: TestFile) -> ContextFile | None:
-    file = test.raw.get("context")
-    return load_context(test.folder / file) if file else None
-
-
-def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
-    """Return the JSON payloads by name."""
-    listed = [test.raw.get("jsonPayload", ""), *test.raw.get("jsonPayloads", ())]
-    names = [name for name in dict.fromkeys(listed) if name]
-    if names:
-        echo(f"  Loading JSON payload{'s' if len(names) > 1 else ''} ...")
-    return {name: Payload(load_payload(test.folder / name)) for name in names}
-
-
-def _requests(test: TestFile, echo: Echo) -> list[CheckRequest]:
-    """Return the requests for policies in the evaluation modes HTTP and Envoy."""
-    requests: list[CheckRequest] = []
-    for field, word in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
-        if not test.raw.get(field):
-            continue
-        echo(f"  Loading {word} payloads ...")
-        for path in test.paths(field):
-            try:
-                requests.append(load_check_request(word, path))
-            except CommandFailed as error:
-                message = f"failed to load {word} payloads from path {path}"
-                raise CommandFailed(f"{message} ({error.message})") from error
-    return requests
-
-
 def _admission(
     test: TestFile, policies: PolicySet, echo: Echo, unread: list[str]
 ) -> AdmissionInput:
     # KYVERNO: integers in parameters stay integers, unlike in apply (docs/behaviour/cli
     # 5).
-    params = _objects(test, "paramResources", echo, unread, floats=False)
+    params = load_objects(test, "paramResources", echo, unread, floats=False)
     return AdmissionInput(compile_admission(policies), params)
-
-
-def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
-    """Return the clone sources by rule name.
-
-    KYVERNO: the first result with a rule name counts, for all policies with such a
-    rule. A foreach has no sources, and an unreadable file is ignored.
-    """
-    clone_sources: dict[str, list[Json]] = {}
-    for policy in policies.documents:
-        for rule in policy.spec.rules:
-            generate = rule.generate
-            if generate is None or not (
-                generate.clone_list.kinds or generate.clone != CloneFrom()
-            ):
-                continue
-            first = next((e for e in test.results if e.rule == rule.name), None)
-            if first is None:
-                continue
-            path = test.folder / first.clone_source
-            clone_sources.pop(rule.name, None)
-            with suppress(OSError):
-                clone_sources[rule.name] = parse(read_file(path), str(path))
-    return clone_sources
 
 
 def _applying(policies: int, resources: int, exceptions: int) -> str:
@@ -343,58 +258,3 @@ def _applying(policies: int, resources: int, exceptions: int) -> str:
         f" {count(resources, 'resource', 'resources')} with"
         f" {count(exceptions, 'exception', 'exceptions')} ..."
     )
-
-
-def _values(test: TestFile, echo: Echo) -> Values:
-    if "values" in test.raw:
-        return values_from(test.raw["values"])
-    if test.raw.get("variables"):
-        try:
-            return load_values(Path(test.raw["variables"]), echo, test.folder)
-        except CommandFailed as error:
-            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
-    return Values()
-
-
-def _user(test: TestFile, echo: Echo) -> UserInfo | None:
-    if not test.raw.get("userinfo"):
-        return None
-    echo("  Loading user infos ...")
-    path = test.folder / test.raw["userinfo"]
-    try:
-        user = load_user_info(path)
-    except CommandFailed as error:
-        message = f"error: failed to load request info ({error.message})"
-        raise CommandFailed(message) from error
-    if user.deprecated:
-        echo(deprecation("user infos", path))
-        raise CommandFailed(
-            f"userInfo file {test.raw['userinfo']} uses a deprecated schema — please"
-            " migrate to the latest format"
-        )
-    return user
-
-
-def _objects(
-    test: TestFile, name: str, echo: Echo, unread: list[str], *, floats: bool = True
-) -> list[dict[str, Json]]:
-    by_key: dict[tuple[str, str, str, str], dict[str, Json]] = {}
-    try:
-        objects = load_resources(
-            test.paths(name),
-            floats=floats,
-            echo=echo,
-            unread=unread,
-            are_arguments=False,
-        )
-    except CommandFailed as error:
-        raise CommandFailed(f"error: {error.message}") from error
-    for raw in objects:
-        api_version, kind, namespace, name = key_of(raw)
-        key = (api_version.rpartition("/")[0], kind, namespace, name)
-        if key in by_key:
-            message = f"found duplicated resource {kind} {name} {namespace}"
-            warn(f"  warning: {message}", echo)
-        else:
-            by_key[key] = raw
-    return list(by_key.values())

@@ -1,8 +1,8 @@
 """Run the leader of a pod in a cluster: start threads, publish, stop in order.
 
-Room: leader. Takes: Settings, the runtime folder, the certificate files. Gives:
-nothing; ends at SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py wires
-the controllers. May touch: threads, signals, the API server, the certificate files.
+Room: leader. Takes: Settings, the runtime folder. Gives: nothing; ends at SIGTERM.
+Next: leader/loop.py publishes, leader/control/wire.py wires the controllers.
+May touch: threads, signals, the API server.
 Source: docs/architecture.md 2 (small controllers in the leader process).
 
 In a pod without a webhook the leader publishes the data that the pools read. It holds
@@ -91,13 +91,13 @@ _BELL_S: Final = 1.0
 def run_leader(
     settings: Settings,
     runtime_dir: Path,
-    cert: Path,
-    key: Path,
+    serve_with: Callable[[CertificateSecrets], None],
     helpers: Helpers | None = None,
 ) -> None:
-    """Run the leader until SIGTERM; workers serve ``cert`` and ``key``.
+    """Run the leader until SIGTERM.
 
-    ``helpers`` compile the first policies.
+    ``serve_with`` replaces the certificate of the workers. ``helpers`` compile the
+    first policies.
     """
     threading.excepthook = _end_with
     # Threads inherit the signal mask: only the leader's loop receives signals, except
@@ -107,6 +107,53 @@ def run_leader(
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
+    followed = _followed(settings, runtime_dir, client)
+    policies, context = followed.policies, followed.context
+    status = StatusReader(runtime_dir)
+    leader = ClusterLeader(
+        ReplicaContext(
+            settings=settings,
+            runtime_dir=runtime_dir,
+            status=status,
+            page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
+            serve_with=serve_with,
+        ),
+        followed,
+    )
+    cluster_data = LiveClusterData(
+        client,
+        context,
+        lambda: leader.wired.discovery.directory,
+        config_maps=settings.config_map_caching,
+        reviews=settings.runs_webhook,
+        callers=leader.callers if settings.runs_webhook else None,
+        rollouts=leader.rollouts if settings.runs_webhook else None,
+    )
+    authors = AuthorWatch(
+        policies.of_tenants,
+        LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
+        LivePermissions(client, settings.namespace),
+    )
+    sources = _sources(leader, followed, cluster_data, authors, status)
+    for informer in followed.metrics.informers:
+        informer.start()
+    if settings.check_policy_authors:
+        authors.start()
+    start_tracing(settings, LEADER)
+    leader.start()
+    try:
+        loop.run(settings, runtime_dir, sources, leader.gauges, leader.count, helpers)
+    finally:
+        authors.stop()
+        leader.stop()
+        traces.finish(OTLP_FLUSH_S_MAX)
+        context.stop()
+        for informer in followed.metrics.informers:
+            informer.stop()
+
+
+def _followed(settings: Settings, runtime_dir: Path, client: Client) -> Followed:
+    """Return what the leader follows in the cluster; nothing is started."""
     policies = ClusterPolicies(
         client,
         watched=settings.needs_policies,
@@ -120,40 +167,30 @@ def run_leader(
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client, settings.service_account_name or ADMISSION_ACCOUNT)
-    status = StatusReader(runtime_dir)
-    leader = ClusterLeader(
-        ReplicaContext(
-            settings=settings,
-            runtime_dir=runtime_dir,
-            status=status,
-            page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
-            serve_with=lambda secrets: _serve_with(cert, key, secrets),
-        ),
-        Followed(client, policies, configuration, context, metrics),
-    )
-    cluster_data = LiveClusterData(
-        client,
-        context,
-        lambda: leader.wired.discovery.directory,
-        config_maps=settings.config_map_caching,
-        reviews=settings.runs_webhook,
-        callers=leader.callers if settings.runs_webhook else None,
-        rollouts=leader.rollouts if settings.runs_webhook else None,
-    )
+    return Followed(client, policies, configuration, context, metrics)
+
+
+def _sources(
+    leader: "ClusterLeader",
+    followed: Followed,
+    cluster_data: LiveClusterData,
+    authors: AuthorWatch,
+    status: StatusReader,
+) -> Sources:
+    """Return the loop's inputs, complete once all their informers are."""
+    policies, context = followed.policies, followed.context
+    configuration = followed.configuration
     informers: list[Informer[Any]] = [
         *policies.informers,
         *cluster_data.informers,
         *configuration.informers,
     ]
-    metrics.informers = [*informers, context.informer, *policies.cel_informers]
-    for informer in metrics.informers:
-        informer.start()
-    authors = AuthorWatch(
-        policies.of_tenants,
-        LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
-        LivePermissions(client, settings.namespace),
-    )
-    sources = Sources(
+    followed.metrics.informers = [
+        *informers,
+        context.informer,
+        *policies.cel_informers,
+    ]
+    return Sources(
         policies,
         cluster_data,
         configuration,
@@ -161,7 +198,7 @@ def run_leader(
             all(informer.synced for informer in informers)
             and policies.is_complete
             and context.is_settled
-            and (leader.is_set or not settings.runs_webhook)
+            and leader.is_set
         ),
         leader.published,
         lambda wake: _wake_on_change(
@@ -174,19 +211,6 @@ def run_leader(
         lambda: authors.lost,
         lambda: context.has_entries,
     )
-    if settings.check_policy_authors:
-        authors.start()
-    start_tracing(settings, LEADER)
-    leader.start()
-    try:
-        loop.run(settings, runtime_dir, sources, leader.gauges, leader.count, helpers)
-    finally:
-        authors.stop()
-        leader.stop()
-        traces.finish(OTLP_FLUSH_S_MAX)
-        context.stop()
-        for informer in (*informers, *policies.cel_informers):
-            informer.stop()
 
 
 class ClusterLeader:
@@ -254,8 +278,9 @@ class ClusterLeader:
 
     @property
     def is_set(self) -> bool:
-        """Whether what the controllers publish to workers is known."""
-        return self.callers.is_set and self.rollouts.is_set
+        """Whether what the controllers publish to workers, if any, is known."""
+        is_known = self.callers.is_set and self.rollouts.is_set
+        return is_known or not self._settings.runs_webhook
 
     def start(self) -> None:
         """Start the threads."""
@@ -363,22 +388,3 @@ def _wake_on_change(
         source.on_change(wake)
     for informer in informers:
         informer.on_change(lambda _key: wake())
-
-
-def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:
-    # Both are complete before the first is replaced: in a full folder, workers would
-    # otherwise load a key without its certificate.
-    pairs = [(key, secrets.key), (cert, secrets.certificate)]
-    new = [(_written(path, data), path) for path, data in pairs]
-    for temporary, path in new:
-        temporary.replace(path)
-    _log.info("serving with the certificate of the cluster")
-
-
-def _written(path: Path, data: bytes) -> Path:
-    """Write a file beside ``path``, and return it; umask and mode make it 0600."""
-    temporary = path.with_suffix(f"{path.suffix}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    return temporary

@@ -2,14 +2,16 @@
 
 Room: process. Takes: Start. Gives: nothing; ends at SIGTERM. Next: leader/loop.py,
 leader/control/run.py, leader/authorizer.py, leader/compile_helpers.py.
-May touch: this process becomes the leader; fork.
+May touch: this process becomes the leader; fork; the certificate files.
 """
 
 import logging
 import os
 import signal
 import socket
+from functools import partial
 
+from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.authorizer import run_authorizer_leader
 from kyverno_mp.leader.compile_cache import CompileCache
@@ -17,6 +19,7 @@ from kyverno_mp.leader.compile_helpers import CompileHelpers, serve
 from kyverno_mp.leader.control.run import run_leader
 from kyverno_mp.leader.policy_store import PolicyStore, new_store
 from kyverno_mp.limits import COMPILE_HELPERS_MAX
+from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.parent_death import die_with_parent
 from kyverno_mp.settings.machine import cores
@@ -38,10 +41,15 @@ def run(start: Start) -> None:
             loop.run(settings, runtime_dir, helpers=helpers)
         else:
             assert start.files is not None
-            cert, key = start.files.cert, start.files.key
-            run_leader(settings, runtime_dir, cert, key, helpers)
+            serve_with = partial(_serve_with, start.files)
+            run_leader(settings, runtime_dir, serve_with, helpers)
     finally:
         helpers.close()
+
+
+def _serve_with(files: Files, secrets: CertificateSecrets) -> None:
+    files.replace(secrets.certificate, secrets.key)
+    _log.info("serving with the certificate of the cluster")
 
 
 def _fork_helpers(settings: Settings) -> CompileHelpers:

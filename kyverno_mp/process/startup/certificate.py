@@ -1,6 +1,7 @@
 """Create a certificate authority and a server certificate for use without a cluster.
 
-Room: process. Takes: a private folder. Gives: three PEM files there. Next: serve.
+Room: process. Takes: a private folder. Gives: three PEM files there; ``Files.replace``
+for the certificate of a cluster. Next: serve.
 May touch: that folder, the clock, randomness.
 Source: docs/behaviour/controllers 4 (validity, names); keys are ECDSA P-256.
 """
@@ -28,6 +29,19 @@ class Files:
     cert: Path
     key: Path
     ca: Path | None = None
+
+    def replace(self, cert: bytes, key: bytes) -> None:
+        """Replace both files, the key first. Raises: OSError; then both stay.
+
+        Both are complete before the first is replaced: in a full folder, workers would
+        otherwise load a key without its certificate.
+        """
+        files = [(self.key, key), (self.cert, cert)]
+        new = [(path.with_suffix(f"{path.suffix}.new"), path) for path, _ in files]
+        for (temporary, _), (_, data) in zip(new, files, strict=True):
+            _write(temporary, data)
+        for temporary, path in new:
+            temporary.replace(path)
 
 
 def make(directory: Path, namespace: str, now: datetime | None = None) -> Files:

@@ -35,6 +35,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from kyverno_mp.leader.control.run import run_leader
+from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import set_up
 
@@ -47,7 +48,12 @@ settings = Settings(
     policies_poll_ms=100,
     webhook_workers=int(sys.argv[2]),
 )
-run_leader(settings, folder / "run", folder / "tls.crt", folder / "tls.key")
+files = Files(folder / "tls.crt", folder / "tls.key")
+run_leader(
+    settings,
+    folder / "run",
+    lambda secrets: files.replace(secrets.certificate, secrets.key),
+)
 """
 
 
