@@ -13,9 +13,8 @@ from typing import Final
 import yaml
 
 from deploy.release.archives import files_below, pack, sha256
-from deploy.release.source import Release
+from deploy.release.source import INSTALLS, Release
 
-INSTALLS: Final = ("install.yaml", "install-split.yaml", "install-without-crds.yaml")
 _ACTION: Final = (
     *("action.yml", "pyproject.toml", "setup.cfg", "README.md", "LICENSE", "NOTICE"),
     *("deploy/requirements.txt", "kyverno_mp", "config/samples"),

@@ -23,6 +23,11 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _OWN: Final = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
+INSTALLS: Final = (
+    *("install.yaml", "install-split.yaml", "install-without-crds.yaml"),
+    "authorizer.yaml",
+)
+"""The manifests of deploy/ that name the image."""
 _NEWS: Final = ("CHANGELOG.md", "docs/changes.md")
 _TIME: Final = ("log", "-1", "--format=%ct")
 _UNRELEASED: Final = "\n## Unreleased\n"
@@ -191,11 +196,7 @@ def prepare(tree: Path, version: str) -> None:
         _replace(tree / name, _UNRELEASED, f"{_UNRELEASED}\n## {version}\n")
     for name in ("deploy/Dockerfile", "README.md", "docs/install.md"):
         _replace(tree / name, old, version)
-    parts = [
-        path
-        for path in sorted((tree / "deploy/parts").glob("*.yaml"))
-        if old in path.read_text()
-    ]
+    parts = [path for path in _versioned_manifests(tree) if old in path.read_text()]
     for path in parts:
         text = path.read_text()
         for before in ("app.kubernetes.io/version: ", "image: kyverno-mp:"):
@@ -208,6 +209,12 @@ def prepare(tree: Path, version: str) -> None:
             check=True,
             env={**clean_environment(), "PYTHONPATH": str(tree)},
         )
+
+
+def _versioned_manifests(tree: Path) -> list[Path]:
+    """Return the manifests that are written by hand; others are made of them."""
+    deploy = tree / "deploy"
+    return [*sorted((deploy / "parts").glob("*.yaml")), deploy / "authorizer.yaml"]
 
 
 def _replace(path: Path, old: str, new: str) -> None:
@@ -233,8 +240,8 @@ def _publish_names(release: Release) -> None:
     digest = f"@{release.image_digest}" if release.image_digest else ""
     tagged = f"image: kyverno-mp:{release.version}"
     image = f"image: {release.image}:{release.version}{digest}"
-    for path in sorted((tree / "deploy").glob("install*.yaml")):
-        _replace(path, tagged, image)
+    for name in INSTALLS:
+        _replace(tree / "deploy" / name, tagged, image)
     _replace(
         tree / "deploy/chart/values.yaml",
         "repository: kyverno-mp\n",

@@ -22,9 +22,8 @@ import yaml
 
 from deploy.release.archives import members_of, sha256
 from deploy.release.indexes import programs_in
-from deploy.release.manifests import INSTALLS
 from deploy.release.provenance import BUNDLE, PREDICATE
-from deploy.release.source import Refused, workflow_of
+from deploy.release.source import INSTALLS, Refused, workflow_of
 from deploy.release.trial import ISSUER, ROOT_FILE
 from kyverno_mp.images.bundles.bundle import parse
 from kyverno_mp.images.bundles.material import parse_material

@@ -84,6 +84,41 @@ def test_split_values_render_the_split_manifest(helm: str) -> None:
     assert plain(found) == plain(manifest("install-split.yaml"))
 
 
+@pytest.mark.parametrize("split", ["false", "true"])
+def test_authorizer_can_be_installed(helm: str, split: str) -> None:
+    """Its documents are those of its manifest, beside all others."""
+    bare = render(helm, f"split={split}")
+    installed = render(helm, f"split={split}", "authzServer.enabled=true")
+    added = {key: installed[key] for key in installed.keys() - bare.keys()}
+    assert plain(added) == plain(manifest("authorizer.yaml"))
+    assert {key: installed[key] for key in bare} == bare
+
+
+def test_authorizer_values(helm: str) -> None:
+    a = "authzServer."
+    found = render(
+        helm,
+        *(f"{a}enabled=true", f"{a}mode=http", f"{a}workers=4", f"{a}replicas=0"),
+        *(f"{a}extraArgs.nested-request=true", f"{a}service.port=80"),
+        namespace="proxies",
+    )
+    name = "kyverno-authz-server"
+    deployment = found["Deployment", name]["spec"]
+    assert deployment["replicas"] == 0
+    (server,) = deployment["template"]["spec"]["containers"]
+    assert server["args"] == [
+        *("serve", "authz", "--mode=http", "--server-address=:9081"),
+        *("--probes-address=:9080", "--workers=4"),
+        *("--runtime-dir=/run/kyverno-mp/private", "--nested-request=true"),
+    ]
+    (port,) = found["Service", name]["spec"]["ports"]
+    assert port == {"name": "http", "port": 80, "targetPort": "authz"}
+    (subject,) = found["ClusterRoleBinding", "kyverno:authz-server"]["subjects"]
+    assert subject["namespace"] == "proxies"
+    done = run(helm, "template", "a", str(CHART), *KUBERNETES, "--set", f"{a}mode=x")
+    assert "authzServer.mode is neither envoy nor http" in done.stderr
+
+
 def test_crds_can_be_disabled(helm: str) -> None:
     assert plain(render(helm)) == plain(manifest("install-without-crds.yaml"))
 

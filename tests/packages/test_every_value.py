@@ -42,11 +42,13 @@ ON: Final[Json] = {
         "autoscaling": {"enabled": True, "reviewsMetric": "m"},
         "certManager": {"enabled": True},
     },
+    "authzServer": {"enabled": True},
     **{pool: {} for pool in chart.POOLS},
 }
 """Everything that other values configure."""
 for _name in ("admissionController", *chart.POOLS):
     ON[_name]["serviceMonitor"] = {"enabled": True}
+for _name in ("admissionController", "authzServer", *chart.POOLS):
     ON[_name]["hostNetwork"] = True
     ON[_name]["dnsPolicy"] = "ClusterFirstWithHostNet"
 SHADOWED: Final = (
@@ -77,6 +79,7 @@ OTHERS: Final[Json] = {
     "imagePullSecrets": {"q9q": {"registry": "r", "username": "u", "password": "q"}},
     "features.globalContext.maxApiCallResponseLength": "q9q",
     "admissionController.autoscaling.maxReplicas": 29999,
+    "authzServer.mode": "http",
 }
 """Values that are not marked as the others are."""
 NUMBERS: Final = (
@@ -182,7 +185,7 @@ def test_every_switch_changes_what_is_installed(helm: str) -> None:
         *((path, value and not _is_on(path)) for path, value in switches),
         *((path, other(path, _default_of(path), 1)[0]) for path in SHADOWED),
     ]
-    for pool in ("admissionController", chart.POOLS[0]):
+    for pool in ("admissionController", "authzServer", chart.POOLS[0]):
         given.append((f"{pool}{WITHOUT[0]}", 2))
         given.append((f"{pool}{WITHOUT[1]}", {"secret": {"secretName": "x"}}))
     wrong = []

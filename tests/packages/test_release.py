@@ -98,7 +98,8 @@ def test_every_artefact_is_there(release: Path) -> None:
         *(f"kyverno_mp-{__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz")),
         *(f"kyverno-mp-{__version__}.tgz", "index.yaml", "crds.yaml"),
         *("install.yaml", "install-split.yaml", "install-without-crds.yaml"),
-        *(f"kyverno-mp-action-{__version__}.tar.gz", f"{PROGRAM}.tar.gz"),
+        *("authorizer.yaml", f"kyverno-mp-action-{__version__}.tar.gz"),
+        f"{PROGRAM}.tar.gz",
         *("kyverno-mp.krew.yaml", "kyverno-mp.rb", "verify-image.yaml"),
         f"kyverno-mp-{__version__}.cdx.json",
         f"kyverno-mp-image-{__version__}.cdx.json",
@@ -215,7 +216,7 @@ def test_helm_reads_the_chart(release: Path, helm: str) -> None:
 
 
 def test_manifests_name_the_published_image(release: Path) -> None:
-    for name in ("install.yaml", "install-split.yaml", "install-without-crds.yaml"):
+    for name in ("install.yaml", "install-split.yaml", "authorizer.yaml"):
         images = set(
             re.findall(r"^ +image: (.*)$", (release / name).read_text(), re.MULTILINE)
         )
@@ -406,7 +407,8 @@ def test_a_version_is_prepared_everywhere(tmp_path: Path) -> None:
     assert "version: 47.11.0\n" in (tree / "deploy/chart/Chart.yaml").read_text()
     dockerfile = (tree / "deploy/Dockerfile").read_text()
     assert 'image.version="47.11.0"' in dockerfile
-    for name in ("README.md", "docs/install.md", "deploy/install-split.yaml"):
+    manifests = "deploy/install-split.yaml", "deploy/authorizer.yaml"
+    for name in ("README.md", "docs/install.md", *manifests):
         text = (tree / name).read_text()
         assert "47.11.0" in text
         assert f"kyverno-mp:{__version__}" not in text

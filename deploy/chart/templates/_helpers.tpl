@@ -162,7 +162,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- with $features.omitEvents.eventTypes }}
 {{- $_ := set $flags "omitEvents" (join "," .) }}
 {{- end }}
-{{- range $name, $value := merge (deepCopy $extra) $flags }}
+{{- include "kyverno.flags" (merge (deepCopy $extra) $flags) }}
+{{- end }}
+
+{{- /* Flags from a map of names and values. */}}
+{{- define "kyverno.flags" -}}
+{{- range $name, $value := . }}
 {{- if not (kindIs "invalid" $value) }}
 {{- if kindIs "float64" $value }}
 - --{{ $name }}={{ int64 $value }}

@@ -8,10 +8,13 @@ import json
 import subprocess
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
+from deploy.release.source import INSTALLS
 from tests.argo_health import health
 from tests.e2e.api import Api
 from tests.e2e.background import BACKGROUND, POOL, Space, space_in
@@ -23,6 +26,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 Json = Any
+DEPLOY: Final = Path(__file__).resolve().parents[3] / "deploy"
+_NOT_TRIED: Final = ("CustomResourceDefinition", "Namespace")
+_ELSEWHERE: Final = "namespace: default"
 CONSTRAINTS: Final = {
     "matchConstraints": {
         "resourceRules": [
@@ -203,6 +209,29 @@ def test_policy_is_in_sync_after_it_was_applied(
         assert comparable(json.loads(tried)) == comparable(live)
     finally:
         run("delete", "--ignore-not-found")
+
+
+@pytest.mark.parametrize("name", INSTALLS)
+def test_api_server_knows_every_field_of_a_manifest(
+    cluster: Cluster, name: str
+) -> None:
+    """An unknown one is an error of ``kubectl apply``: the rest is not installed."""
+    loaded = yaml.load_all((DEPLOY / name).read_text(), Loader=yaml.CSafeLoader)
+    documents = [document for document in loaded if document["kind"] not in _NOT_TRIED]
+    # The namespace of the manifest does not exist in this dry run.
+    text = yaml.safe_dump_all(documents).replace(
+        "namespace: kyverno\n", f"{_ELSEWHERE}\n"
+    )
+    tried = kubectl(
+        cluster,
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "-o",
+        "name",
+        text=text,
+    )
+    assert len(tried.splitlines()) == len(documents)
 
 
 def kubectl(cluster: Cluster, verb: str, *options: str, text: str) -> str:
