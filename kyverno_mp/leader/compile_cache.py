@@ -53,6 +53,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True):
     identity: bytes
     content: bytes
     steps: int
+    is_rejected: bool = False
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
