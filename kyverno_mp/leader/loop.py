@@ -203,9 +203,10 @@ class Leader:
     def _save_outcomes(self) -> None:
         """Save costly compilation results for the next leader."""
         outcomes = self._policy_store.costly_outcomes()
-        if outcomes.keys() != self._outcomes_written:
+        folder = self._runtime_dir / SNAPSHOT
+        is_new = outcomes.keys() != self._outcomes_written
+        if is_new and write_compile_cache(folder, outcomes):
             self._outcomes_written = frozenset(outcomes)
-            write_compile_cache(self._runtime_dir / SNAPSHOT, outcomes)
 
     @property
     def generation(self) -> int:
