@@ -232,8 +232,8 @@ starting with the small ones, or within the time that the rest of a round takes 
 is longer. The other policies follow."""
 
 COMPILE_FIRST_SLICE_S = 2.0
-"""The same before the first publication: each round costs a pass over all policies, and
-until it ends the leader obeys no signal."""
+"""The same before the first publication: each round costs a pass over all policies.
+SIGHUP is obeyed at its end."""
 
 FIRST_PUBLICATION_S = 20.0
 """A new leader compiles all policies before it publishes any, because a partial set

@@ -45,15 +45,15 @@ class RolloutStatuses:
         self._objects = objects
         self._submit = submit
 
-    def tell(self, name: str, state: RolloutState) -> None:
+    def tell(self, name: str, state: RolloutState) -> bool:
         """Say that a policy fell back, or no longer; one rejection delays no other.
 
-        Raises: DependencyError.
+        Return False if it must be said again. Raises: DependencyError.
         """
         kind, *key = name.split("_")
         resource = _RESOURCES.get(kind)
         if resource is None:
-            return
+            return True
         names = (key[0] if resource.namespaced else "", key[-1])
         message = _MESSAGE.format(state.reason) if state.reason else ""
         now = datetime.now(UTC)
@@ -65,9 +65,9 @@ class RolloutStatuses:
             if error.code == "kube.forbidden":
                 raise
             _log.warning("status of policy %s: %s", name, error.message)
-            return
+            return False
         if policy is None or not message:
-            return
+            return True
         uid = str(policy["metadata"].get("uid") or "")
         api_version, namespace = resource.api_version, names[0]
         self._submit(
@@ -82,6 +82,7 @@ class RolloutStatuses:
                 seed=f"{name} {state.since_s}",
             )
         )
+        return True
 
 
 def with_message(policy: Json, message: str, now: datetime) -> Json | None:

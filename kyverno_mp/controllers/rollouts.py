@@ -149,8 +149,9 @@ def _count_nothing() -> None:
     """Count nothing."""
 
 
-def _tell_nobody(_name: str, _state: RolloutState) -> None:
+def _tell_nobody(_name: str, _state: RolloutState) -> bool:
     """Say nothing."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,9 @@ class Inputs:
     """Returns the budgets that are exceeded."""
     on_fall_back: Callable[[], None] = _count_nothing
     """Called when it is stored that a policy fell back."""
-    tell: Callable[[str, RolloutState], None] = _tell_nobody
-    """Says in the status and in an Event of a policy whether it fell back."""
+    tell: Callable[[str, RolloutState], bool] = _tell_nobody
+    """Says in the status and in an Event of a policy whether it fell back; returns
+    whether it did, or must again."""
 
 
 class RolloutsController:
@@ -191,6 +193,8 @@ class RolloutsController:
         self._counts = dict.fromkeys(PHASES, 0)
         self._told: set[tuple[str, RolloutState]] = set()
         """The fall-backs that this process has told since it holds the lease."""
+        self._untold: dict[str, RolloutState] = {}
+        """Policies whose statuses may still say that they fell back."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rollouts by phase, for metrics; from any thread."""
@@ -273,17 +277,21 @@ class RolloutsController:
         current = {item for item in due.items() if item[1].phase == FELL_BACK}
         self._told &= current
         for name, state in current - self._told:
-            self._inputs.tell(name, state)
-            self._told.add((name, state))
+            if self._inputs.tell(name, state):
+                self._told.add((name, state))
 
     def _clear(
         self, stored: Mapping[str, RolloutState], due: Mapping[str, RolloutState]
     ) -> None:
         """Tell that policies are in force again, before that is forgotten."""
         for name, state in stored.items():
+            if state.reason:
+                self._untold[name] = without_reason(state)
+        for name, state in tuple(self._untold.items()):
             after = due.get(name)
-            if state.reason and (after is None or after.phase != FELL_BACK):
-                self._inputs.tell(name, without_reason(state))
+            is_back = after is not None and after.phase == FELL_BACK
+            if is_back or self._inputs.tell(name, state):
+                del self._untold[name]
 
 
 def without_reason(state: RolloutState) -> RolloutState:

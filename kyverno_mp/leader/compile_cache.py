@@ -53,6 +53,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True):
     identity: bytes
     content: bytes
     steps: int
+    is_rejected: bool = False
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
@@ -142,8 +143,8 @@ def read_compile_cache(
     return CompileCache(compiled, bytes_max)
 
 
-def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> None:
-    """Replace the file; a failure only costs the next leader time."""
+def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> bool:
+    """Replace the file; False is a failure, which only costs the next leader time."""
     records = {**outcomes, _VERSION: _PROGRAM}
     try:
         content = encode_segment(
@@ -152,3 +153,5 @@ def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> Non
         write_file(directory, segment_file(_NAME), content)
     except SnapshotUnusable as error:
         _log.warning("compiled policies not saved: %s", error.message)
+        return False
+    return True

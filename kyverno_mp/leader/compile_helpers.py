@@ -3,7 +3,7 @@
 Room: leader. Takes: sockets to helpers, which process/roles/leader.py forks; files of
 policies. Gives: CompileHelpers for the leader, serve for a helper.
 Next: leader/documents/outcomes.py uses the outcomes. May touch: the sockets, the helper
-processes, the clock.
+processes, the clock, its metric page.
 Source: docs/decisions.md (the first policies are compiled on all cores).
 
 Helpers only prepare outcomes that the leader would compute itself. What a helper does
@@ -16,9 +16,10 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -32,18 +33,22 @@ from kyverno_mp.limits import (
     COMPILE_HELPERS_FILES_MIN,
     COMPILE_HELPERS_S,
 )
+from kyverno_mp.telemetry.families import COMPILE_HELPERS, COMPILE_HELPERS_FAILED
 from kyverno_mp.telemetry.log import fields
+from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 _LENGTH_BYTES: Final = 8
 _BEAT_S: Final = 0.5
-_ANSWER_S: Final = 5.0
-"""A helper sends an answer that it has, and reads a message, within this time."""
+_ANSWER_BEATS: Final = 10
+"""A helper sends what it has of an answer, and reads a message, within this time."""
 _EXCEPTION: Final = b"PolicyException"
 _FILES: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 _OUTCOMES: Final = msgspec.msgpack.Decoder(tuple[Compiled, ...])
 Files = Mapping[str, bytes]
+OnProgress = Callable[[], None]
+T = TypeVar("T")
 
 
 class _Collected(CompileCache):
@@ -59,7 +64,8 @@ class _Collected(CompileCache):
     def keep(self, identity: bytes, outcome: CompileOutcome, steps: int) -> None:
         """Keep any outcome."""
         content = msgspec.msgpack.encode(outcome)
-        self.outcomes.append(Compiled(identity, content, steps))
+        is_rejected = outcome.status is None
+        self.outcomes.append(Compiled(identity, content, steps, is_rejected))
 
 
 def serve(
@@ -91,40 +97,61 @@ class CompileHelpers:
     ) -> None:
         self._links = list(links)
         self._pids = pids
+        self._recorder: Recorder | None = None
         for link in self._links:
-            link.settimeout(_ANSWER_S)
+            link.settimeout(_BEAT_S)
 
-    def outcomes(
-        self, files: Files, on_progress: Callable[[], None]
-    ) -> Iterator[Compiled]:
+    def count_in(self, recorder: Recorder) -> None:
+        """Count what helpers compile, and those that fail."""
+        self._recorder = recorder
+
+    def outcomes(self, files: Files, on_progress: OnProgress) -> Iterator[Compiled]:
         """Yield outcomes of the policies in the files, of few files nothing.
 
-        ``on_progress`` is called repeatedly. The limits of time and memory are
-        COMPILE_HELPERS_S and COMPILE_HELPERS_BYTES_MAX.
+        ``on_progress`` is called every _BEAT_S at least, and may end the work with an
+        exception. The limits of time and memory are COMPILE_HELPERS_S and
+        COMPILE_HELPERS_BYTES_MAX.
         """
         if len(files) < COMPILE_HELPERS_FILES_MIN or not self._links:
             return
         until_s = time.monotonic() + COMPILE_HELPERS_S
         exceptions = {name: data for name, data in files.items() if _EXCEPTION in data}
         batches = _batches({n: d for n, d in files.items() if n not in exceptions})
-        size = count = 0
+        size = count = failed = 0
         with selectors.DefaultSelector() as selector:
             for link in self._links:
-                if _is_sent(link, exceptions):
+                if _is_sent(link, exceptions, on_progress):
                     selector.register(link, selectors.EVENT_READ, link)
+                else:
+                    failed += 1
             while selector.get_map() and time.monotonic() < until_s:
                 on_progress()
                 for key, _ in selector.select(_BEAT_S):
                     helper: socket.socket = key.data
-                    answer = _answer_of(helper)
+                    answer = _answer_of(helper, on_progress)
                     yield from answer or ()
                     size += sum(len(each.content) for each in answer or ())
                     count += len(answer or ())
+                    self._count(answer or ())
                     is_asked = answer is not None and size < COMPILE_HELPERS_BYTES_MAX
                     batch = next(batches, None) if is_asked else None
-                    if batch is None or not _is_sent(helper, batch):
+                    is_lost = batch and not _is_sent(helper, batch, on_progress)
+                    failed += answer is None or bool(is_lost)
+                    if batch is None or is_lost:
                         selector.unregister(helper)
-        _log.info("policies compiled by helpers", extra=fields(policies=count))
+            failed += len(selector.get_map())
+        if self._recorder is not None:
+            self._recorder.series(COMPILE_HELPERS_FAILED).count((), failed)
+        counted = fields(policies=count, failed_helpers=failed)
+        _log.info("policies compiled by helpers", extra=counted)
+
+    def _count(self, compiled: Collection[Compiled]) -> None:
+        if self._recorder is None or not compiled:
+            return
+        rejected = sum(each.is_rejected for each in compiled)
+        series = self._recorder.series(COMPILE_HELPERS)
+        series.count(("compiled",), len(compiled) - rejected)
+        series.count(("rejected",), rejected)
 
     def close(self) -> None:
         """End the helpers; later, no files have outcomes."""
@@ -154,38 +181,60 @@ def _batches(files: Files) -> Iterator[Files]:
         yield batch
 
 
-def _is_sent(link: socket.socket, files: Files) -> bool:
+def _is_sent(link: socket.socket, files: Files, on_progress: OnProgress) -> bool:
     try:
-        _send(link, msgspec.msgpack.encode(files))
+        _send(link, msgspec.msgpack.encode(files), on_progress)
     except OSError:
         return False
     return True
 
 
-def _answer_of(link: socket.socket) -> tuple[Compiled, ...] | None:
+def _answer_of(
+    link: socket.socket, on_progress: OnProgress
+) -> tuple[Compiled, ...] | None:
     """Return the outcomes that a helper sends; None if it is of no more use."""
     try:
-        message = _receive(link)
+        message = _receive(link, on_progress)
         return _OUTCOMES.decode(message) if message else None
     except (OSError, *UNDECODABLE):
         return None
 
 
-def _send(link: socket.socket, message: bytes) -> None:
-    link.sendall(len(message).to_bytes(_LENGTH_BYTES) + message)
+def _nothing() -> None:
+    """Do nothing: a helper waits for its leader without an end."""
 
 
-def _receive(link: socket.socket) -> bytes:
+def _send(
+    link: socket.socket, message: bytes, on_progress: OnProgress = _nothing
+) -> None:
+    left = memoryview(len(message).to_bytes(_LENGTH_BYTES) + message)
+    while left:
+        left = left[_in_beats(partial(link.send, left), on_progress) :]
+
+
+def _receive(link: socket.socket, on_progress: OnProgress = _nothing) -> bytes:
     """Return a message, b"" if the other side is gone. Raises: OSError."""
-    length = int.from_bytes(_read(link, _LENGTH_BYTES))
-    return _read(link, length) if length <= COMPILE_HELPERS_BYTES_MAX else b""
+    length = int.from_bytes(_read(link, _LENGTH_BYTES, on_progress))
+    if length > COMPILE_HELPERS_BYTES_MAX:
+        return b""
+    return _read(link, length, on_progress)
 
 
-def _read(link: socket.socket, length: int) -> bytes:
+def _read(link: socket.socket, length: int, on_progress: OnProgress) -> bytes:
     parts = bytearray()
     while len(parts) < length:
-        part = link.recv(min(length - len(parts), 1 << 20))
+        size = min(length - len(parts), 1 << 20)
+        part = _in_beats(partial(link.recv, size), on_progress)
         if not part:
             return b""
         parts += part
     return bytes(parts)
+
+
+def _in_beats(call: Callable[[], T], on_progress: OnProgress) -> T:
+    """Return the result of a call that waits for a beat, and is repeated then."""
+    for _ in range(_ANSWER_BEATS):
+        with suppress(TimeoutError):
+            return call()
+        on_progress()
+    raise TimeoutError

@@ -150,8 +150,7 @@ class Leader:
         generation = self._status.generation
         damaged = not _OF_POLICIES.isdisjoint(again)
         before, self._lost = self._lost, self._lost_now()
-        damaged = damaged or before is not self._lost
-        damaged = damaged or changes.unread != self._unread
+        damaged = damaged or before is not self._lost or changes.unread != self._unread
         self._unread = changes.unread
         if changes or first or damaged or self._policy_set.waiting:
             self._policy_set = self._policy_store.update(
@@ -183,6 +182,7 @@ class Leader:
 
     def use_helpers(self, helpers: Helpers) -> None:
         """Let other processes compile the first policies."""
+        helpers.count_in(self._recorder)
         self._policy_store.use_helpers(helpers)
 
     @property
@@ -203,9 +203,10 @@ class Leader:
     def _save_outcomes(self) -> None:
         """Save costly compilation results for the next leader."""
         outcomes = self._policy_store.costly_outcomes()
-        if outcomes.keys() != self._outcomes_written:
+        folder = self._runtime_dir / SNAPSHOT
+        is_new = outcomes.keys() != self._outcomes_written
+        if is_new and write_compile_cache(folder, outcomes):
             self._outcomes_written = frozenset(outcomes)
-            write_compile_cache(self._runtime_dir / SNAPSHOT, outcomes)
 
     @property
     def generation(self) -> int:
@@ -329,6 +330,9 @@ def run(
 
     def beat() -> None:
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
+        if signal.SIGTERM in signal.sigpending():
+            # A round can end anywhere, as by a kill; the first ones are long.
+            raise SystemExit
 
     leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
     if helpers is not None:
@@ -339,7 +343,7 @@ def run(
     force = False
     while True:
         started_ns = time.monotonic_ns()
-        beat()
+        page.set_gauge("heartbeat_ns", started_ns)
         for name, value in gauges().items():
             page.set_gauge(name, value)
         count(recorder)

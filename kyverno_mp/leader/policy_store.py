@@ -133,6 +133,7 @@ class PolicyStore:
         self._outcomes.prepare(changes.changed)
         for name, data in changes.changed.items():
             self._read(name, data)
+            self._on_progress()
         problems = list(self._file_problems.values())
         policies, exceptions = self._sort(problems)
         self._take_exceptions(exceptions, problems)

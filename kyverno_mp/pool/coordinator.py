@@ -204,9 +204,10 @@ class Coordinator:
         health = PoolHealth(
             pool_place.name, holds, (*self._lease_reasons(), *reasons, *missing)
         )
-        if health != self._health:
-            write_pool_health(pool_place.runtime_dir, health)
-            self._tools.metrics.hold(LEASE_HELD, (pool_place.lease,), float(holds))
+        if health == self._health:
+            return
+        self._tools.metrics.hold(LEASE_HELD, (pool_place.lease,), float(holds))
+        if write_pool_health(pool_place.runtime_dir, health):
             self._health = health
 
     def _lease_reasons(self) -> tuple[str, ...]:

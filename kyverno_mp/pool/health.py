@@ -24,9 +24,9 @@ class PoolHealth(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(PoolHealth)
 
 
-def write_pool_health(directory: Path, health: PoolHealth) -> None:
-    """Replace the file; in a full folder, the old one stays."""
-    replace_record(_path(directory, health.name), msgspec.json.encode(health))
+def write_pool_health(directory: Path, health: PoolHealth) -> bool:
+    """Replace the file; return False if it stays, because the folder is full."""
+    return replace_record(_path(directory, health.name), msgspec.json.encode(health))
 
 
 def read_pool_health(directory: Path, name: str) -> PoolHealth | None:

@@ -2,25 +2,70 @@
 
 Room: settings. Takes: descriptors, process ids. Gives: cores, reserve, anonymous_file,
 start_ticks, boot_ns. Next: process/supervision/parent_death.py, whose calls
-have fallbacks, too. May touch: files of descriptors, /proc, clocks.
+have fallbacks, too. May touch: files of descriptors, /proc, /sys/fs/cgroup, clocks.
+Source: cgroups(7); the kernel's cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us).
 
 macOS runs the command line and the standalone service (docs/get.md). Names that a
 system lacks are looked up by name, so that importing a module never fails.
 """
 
+import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _BLOCK_BYTES: Final = 4096
 _TICKS_PER_S: Final = 100
+_MOUNTS: Final = Path("/sys/fs/cgroup")
+_MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
-def cores() -> int:
-    """Return how many cores this process may use; elsewhere, all of the machine."""
+def cores(mounts: Path = _MOUNTS, membership: Path = _MEMBERSHIP) -> int:
+    """Return how many cores this process may use; elsewhere, all of the machine.
+
+    A container's limit of CPU time counts as cores, rounded up: its node may have many
+    more, and each process that has no time only costs memory.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limits = (math.ceil(limit) for limit in _cpu_limits(mounts, membership))
+    return max(1, min(count, *limits, count))
+
+
+def _cpu_limits(mounts: Path, membership: Path) -> Iterator[float]:
+    """Yield the limits of this process' cgroup and of those above. Unit: cores."""
+    for folder in _cpu_cgroups(mounts, membership):
+        # Absent, unreadable or "max": no limit. So is -1, in the older hierarchy.
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            if int(quota) > 0:
+                yield int(quota) / int((folder / "cpu.cfs_period_us").read_text())
+
+
+def _cpu_cgroups(mounts: Path, membership: Path) -> Iterator[Path]:
+    """Yield the folders of both hierarchies that can have the limit.
+
+    A container may see the host's path of its cgroup, of which only the mount exists.
+    """
+    try:
+        lines = membership.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = mounts / controllers
+        cgroup = Path(path.lstrip("/"))
+        if ".." not in cgroup.parts:
+            yield from (root / each for each in (cgroup, *cgroup.parents))
+        yield root
 
 
 def reserve(descriptor: int, at: int, size: int) -> None:

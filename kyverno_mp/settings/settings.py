@@ -37,7 +37,7 @@ class Settings:
             unit="processes",
             low=0,
             high=512,
-            auto="`auto`: one per core that this process may use",
+            auto="`auto`: one per core, at most the CPU limit, rounded up",
             word="auto",
         ),
     )

@@ -522,6 +522,20 @@ NOTIFICATIONS: Final = Family(
     " again), rejected (not tried again), and of failures that were dropped because too"
     " many groups waited.",
 )
+COMPILE_HELPERS: Final = Family(
+    "kyverno_mp_compile_helpers_policies_total",
+    "counter",
+    ("outcome",),
+    "Number of policies that helper processes of a starting leader compiled, by"
+    " outcome: compiled, rejected (the reason is in /policies).",
+)
+COMPILE_HELPERS_FAILED: Final = Family(
+    "kyverno_mp_compile_helpers_failed_total",
+    "counter",
+    (),
+    "Number of helper processes that ended with an error or did not answer in time; the"
+    " leader compiled their policies itself.",
+)
 OBSERVATIONS_DROPPED: Final = Family(
     "kyverno_mp_observations_dropped_total",
     "counter",
@@ -709,6 +723,7 @@ RECORDED: Final = (
     SPANS,
     JSON_PAYLOADS,
     NOTIFICATIONS,
+    *(COMPILE_HELPERS, COMPILE_HELPERS_FAILED),
 )
 """Families that processes write to their pages; their order is part of the layout."""
 

@@ -25,6 +25,7 @@ from kyverno_mp.leader.stored_document import (
 from kyverno_mp.limits import PARSED_KEPT_CHARACTERS_MAX, PARSED_KEPT_MAX
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
 
 _INTERNAL_ERROR: Final = "leader.defect"
@@ -39,6 +40,9 @@ class Helpers(Protocol):
         self, files: Mapping[str, bytes], on_progress: Callable[[], None]
     ) -> Iterable[Compiled]:
         """Return the outcomes of policies in the files, as many as possible."""
+
+    def count_in(self, recorder: Recorder) -> None:
+        """Count what the helpers do."""
 
     def close(self) -> None:
         """End the helpers."""

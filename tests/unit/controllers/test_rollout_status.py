@@ -4,14 +4,25 @@ A failure means: a policy is out of force, and nobody hears of it, or its status
 for ever.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from kyverno_mp.controllers.rollout_states import CONFIG_MAPS, NAME, Stored, stored_in
 from kyverno_mp.controllers.rollout_status import RolloutStatuses
+from kyverno_mp.controllers.rollouts import (
+    ALL,
+    Inputs,
+    RolloutsController,
+    initial,
+    rollouts_in,
+)
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventInfo
+from kyverno_mp.queues.clock import Clock
 from kyverno_mp.snapshot.rollouts import RolloutState
 from tests.unit.kube.fake_api import FakeApi, running
 
@@ -91,3 +102,83 @@ def test_policy_that_is_gone_has_no_event(api: FakeApi) -> None:
     statuses.tell("ClusterPolicy_gone", RolloutState("plan", "FellBack", 1, 1, "many"))
     statuses.tell("Unknown_p", RolloutState("plan", "FellBack", 1, 1, "many"))
     assert events == []
+
+
+class Holder:
+    """A lease holder with one policy, whose stored state the test sets."""
+
+    def __init__(self, api: FakeApi) -> None:
+        annotations = {"kyverno-mp.io/enforce-schedule": "10 -> 100 every 24h"}
+        metadata = {"name": "p", "annotations": annotations}
+        policy = json.dumps({"kind": "ClusterPolicy", "metadata": metadata}).encode()
+        api.put(PATH, apiVersion="kyverno.io/v1", metadata=metadata, status={})
+        self.events: list[EventInfo] = []
+        self._api, self._objects = api, Objects(api.client())
+        election: Any = self
+        clock = Clock()
+        self._controller = RolloutsController(
+            self._objects,
+            election,
+            KEY,
+            Inputs(
+                self._stored,
+                lambda: [policy],
+                lambda _: None,
+                tell=statuses_of(api, self.events).tell,
+            ),
+            clock,
+        )
+        ((self._name, rollout),) = rollouts_in([policy]).items()
+        self._state = initial(rollout, int(clock.now().timestamp()))
+
+    def holds(self) -> bool:
+        return True
+
+    def store(self, phase: str, reason: str = "") -> None:
+        state = msgspec.structs.replace(self._state, phase=phase, reason=reason)
+        data = {self._name: msgspec.json.encode(state).decode()}
+        self._api.put(STATES, data=data)
+
+    def _stored(self) -> Stored:
+        return stored_in(
+            msgspec.Raw(msgspec.json.encode(self._objects.find(CONFIG_MAPS, KEY)))
+        )
+
+    def reconcile(self) -> None:
+        self._controller.reconcile(ALL)
+
+
+PATH = "/apis/kyverno.io/v1/clusterpolicies/p"
+KEY = ("kyverno", NAME)
+STATES = f"/api/v1/namespaces/kyverno/configmaps/{NAME}"
+WRITES = "(PUT|PATCH) .*/clusterpolicies/p"
+
+
+@pytest.mark.parametrize("code", [409, 422])
+@pytest.mark.parametrize("failures", range(1, 12))
+def test_what_the_api_server_rejects_is_told_again(
+    api: FakeApi, code: int, failures: int
+) -> None:
+    """Although nothing changes after the rejection."""
+    holder = Holder(api)
+
+    def conditions() -> list[Any]:
+        listed: list[Any] = api.client().get(PATH)["status"].get("conditions", [])
+        return listed
+
+    def settle() -> None:
+        for _ in range(failures + 1):
+            holder.reconcile()
+
+    rejection = {"code": code, "reason": "Conflict" if code == 409 else "Invalid"}
+    holder.store("FellBack", "too many")
+    api.fault(WRITES, *[rejection] * failures)
+    settle()
+    assert [one["reason"] for one in conditions()] == ["FellBack"]
+    assert len(holder.events) == 1
+    # Somebody resumed it. The next state has no reason, whatever the status says.
+    holder.store("Progressing", "too many")
+    api.fault(WRITES, *[rejection] * failures)
+    settle()
+    assert conditions() == []
+    assert len(holder.events) == 1

@@ -1,22 +1,31 @@
 """Helpers answer with what the leader would compile; it misses none that fails."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
+from kyverno_mp.leader import loop
 from kyverno_mp.leader.compile_helpers import CompileHelpers, serve
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import PolicyStore
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.telemetry.families import COMPILE_HELPERS, COMPILE_HELPERS_FAILED
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
 from tests.unit.leader.test_policy_store import exception, policy
 
 FILES = {f"f{n:03}": policy(f"p{n}").encode() for n in range(250)} | {
     "broken": b"a: [",
-    "invalid": policy("invalid", pattern="{{ x").encode(),
+    "invalid": policy("invalid", patern="x").encode(),
     "several": (policy("one") + policy("two", "Policy")).encode(),
     "exceptions": (exception("e", "p7") + policy("beside")).encode(),
 }
@@ -131,3 +140,71 @@ def test_a_helper_process_is_ended() -> None:
     helpers.close()
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("helpers", "failed"),
+    [
+        pytest.param((working,), 0, id="all answer"),
+        pytest.param((working, nothing, broken), 2, id="one of three"),
+    ],
+)
+def test_compiled_policies_and_failed_helpers_are_counted(
+    tmp_path: Path, helpers: tuple[Callable[[socket.socket], None], ...], failed: int
+) -> None:
+    recorder = Recorder(Page.claim(tmp_path, "leader"), series_max=10)
+    with helping(*helpers) as answered:
+        answered.count_in(recorder)
+        sent = list(answered.outcomes(FILES, lambda: None))
+
+    def counted(labels: tuple[str, ...]) -> float:
+        series = recorder.series(COMPILE_HELPERS)
+        return series.cells[series.bases[labels]]
+
+    assert (counted(("compiled",)), counted(("rejected",))) == (len(sent) - 1, 1)
+    if not failed:
+        # All but the two files that contain no policy of their own.
+        assert len(sent) == 250 + len(["invalid", "one", "two", "beside"])
+    failures = recorder.series(COMPILE_HELPERS_FAILED)
+    assert failures.cells[failures.bases[()]] == failed
+
+
+@pytest.mark.parametrize(
+    ("answer", "comment"),
+    [
+        pytest.param(b"", "", id="no answer"),
+        pytest.param(b"\0\0", "", id="half of a length"),
+        pytest.param((1000).to_bytes(8) + b"x", "", id="half of an answer"),
+        pytest.param(b"", "x" * 1_000_000, id="reads nothing"),
+    ],
+)
+def test_a_leader_ends_while_its_helper_is_stopped(
+    tmp_path: Path, answer: bytes, comment: str
+) -> None:
+    """It neither waits for its helper nor compiles instead: it publishes nothing."""
+    (tmp_path / "policies").mkdir()
+    for name in (loop.PAGES, loop.SNAPSHOT):
+        (tmp_path / "run" / name).mkdir(mode=0o700, parents=True)
+    for name, content in FILES.items():
+        (tmp_path / "policies" / f"{name}.yaml").write_bytes(content)
+    (tmp_path / "policies" / "large.yaml").write_text(f"# PolicyException {comment}")
+    settings = Settings(standalone=True, policies_dir=str(tmp_path / "policies"))
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            theirs.close()
+            loop.run(settings, tmp_path / "run", helpers=CompileHelpers([ours]))
+        except SystemExit:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    ours.close()
+    with closing(theirs):
+        # The leader waits for its helper, or is about to.
+        assert theirs.recv(8)
+        theirs.sendall(answer)
+        os.kill(pid, signal.SIGTERM)
+        assert os.waitpid(pid, 0)[1] == 0
+    segment = tmp_path / "run" / loop.SNAPSHOT / segment_file(POLICIES)
+    assert not segment.exists()

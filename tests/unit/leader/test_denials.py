@@ -29,7 +29,7 @@ from kyverno_mp.program.gradual import Standing, position
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.journal import DENIALS, Journal, JournalReader
 from kyverno_mp.snapshot.denials import Denial, DenialCounts, DenialRecord
-from kyverno_mp.snapshot.rollouts import FELL_BACK
+from kyverno_mp.snapshot.rollouts import FELL_BACK, RolloutState
 from kyverno_mp.webhook.review.denials import DENIALS_FULL, DenialSink
 from tests.unit.controllers.test_rollouts import Lease, policy
 from tests.unit.kube.fake_api import FakeApi, running
@@ -113,7 +113,7 @@ class Replica:
                 lambda: [policy("p", ANNOTATIONS)],
                 rollouts.set,
                 self.counter.excesses,
-                tell=lambda name, state: self.told.append(f"{name} {state.reason}"),
+                tell=self.tell,
             ),
             self.clock.clock,
         )
@@ -128,6 +128,10 @@ class Replica:
         self.sink = DenialSink(
             self.journal, self.standing, self.records, lambda: now_s().timestamp()
         )
+
+    def tell(self, name: str, state: RolloutState) -> bool:
+        self.told.append(f"{name} {state.reason}")
+        return True
 
     def run(self) -> None:
         """Do what the leader's threads do when something changed."""

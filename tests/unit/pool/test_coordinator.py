@@ -117,6 +117,23 @@ def test_holder_works_until_its_lease_ends_and_in_its_next_term(
     assert bench.ends == []
 
 
+def test_health_that_found_no_room_is_written_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Although nothing changes afterwards: /healthz would lie for days."""
+    record = tmp_path / "pool-pool.json"
+    barred = [record, record.with_name(f"{record.name}.new")]
+    for path in barred:
+        path.mkdir()
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    assert read_pool_health(tmp_path, "pool") is None
+    for path in barred:
+        path.rmdir()
+    bench.coordinator.tick()
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
+
+
 def test_each_term_has_separate_work(
     bench: Bench,
 ) -> None:

@@ -1,12 +1,12 @@
 """Reading settings: defaults, overrides, and all problems reported at once."""
 
 import dataclasses
-import os
 
 import pytest
 
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import facts_of, variable_of
+from kyverno_mp.settings.machine import cores
 from kyverno_mp.settings.read import read, resolve
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.settings.table import table
@@ -175,7 +175,7 @@ def test_resolve_computes_workers_and_folder() -> None:
 
 def test_auto_means_one_worker_per_core() -> None:
     asked = resolve(read({"KYVERNO_MP_WEBHOOK_WORKERS": "auto"}), {})
-    assert asked.webhook_workers == len(os.sched_getaffinity(0))
+    assert asked.webhook_workers == cores()
 
 
 def test_zero_workers_run_no_webhook() -> None:
