@@ -1787,6 +1787,14 @@ ROLLOUT_TEXT_CHARACTERS_MAX = 8_192
 """Characters of an annotation of gradual enforcement: all patterns, each as long as a
 namespace's name."""
 
+EXCEPTION_WARNED_NS = 7 * 24 * 3600 * 10**9
+"""An exception is reported for a week before it expires: a team that looks once a week
+has time to renew it."""
+
+EXCEPTION_REASON_CHARACTERS_MAX = 512
+"""Characters of an exception's reason, which fits into the note of an Event, whose
+limit is 1,024 bytes, together with the rest of the sentence."""
+
 ROLLOUT_STEP_NS_MIN = 60 * 10**9
 """A minute: nobody could look at the denials of a shorter step."""
 

@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
-LAYOUT_VERSION: Final = 16
+LAYOUT_VERSION: Final = 17
 """Increment it with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -218,6 +218,8 @@ class ExceptionIR(msgspec.Struct, frozen=True, array_like=True):
     conditions: Conditions | None = None
     pod_security: tuple[PodSecurityExcludeIR, ...] = ()
     background: bool = True
+    expires_at_ns: int | None = None
+    """Nanoseconds since the Unix epoch; None: the exception does not expire."""
 
 
 class GenerateForEachIR(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,7 @@ from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.match import link_match, reads_namespace_labels
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.go.gotime import unix_ns
 
 if TYPE_CHECKING:
     from kyverno_mp.program.matching.exceptions import ExceptionIndex
@@ -49,6 +50,10 @@ class LinkedException:
         if not (request.namespace_known and matches(request)):
             return False
         if not request.labels_known and reads_namespace_labels(self.ir.match, None):
+            return False
+        expires_at_ns = self.ir.expires_at_ns
+        # PERF: the clock is read only for an exception that matches and expires.
+        if expires_at_ns is not None and expires_at_ns <= unix_ns(scope.runtime.now()):
             return False
         if self.ir.conditions is None:
             return True

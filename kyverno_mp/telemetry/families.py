@@ -319,6 +319,13 @@ ROLLOUTS: Final = Family(
     "Number of gradually enforced policies by the phase of their rollout; 0 on"
     " replicas without the lease.",
 )
+EXCEPTIONS: Final = Family(
+    "kyverno_mp_policy_exceptions",
+    "gauge",
+    ("state",),
+    "Number of PolicyExceptions in enabled namespaces: lasting, expiring within a week,"
+    " expired, or invalid (no effect); 0 on replicas without the lease.",
+)
 ROLLOUT_FALL_BACKS: Final = Family(
     "kyverno_mp_rollout_fallbacks_total",
     "counter",
@@ -696,6 +703,7 @@ RECORDED: Final = (
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
     GENERATED_POLICIES,
     ROLLOUTS,
+    EXCEPTIONS,
     ROLLOUT_FALL_BACKS,
     ROLLOUT_BUDGET_USED,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),

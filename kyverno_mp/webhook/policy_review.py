@@ -61,6 +61,7 @@ from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.checks.long_texts import long_texts
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.expiry import EXPIRED, standing
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView, closed
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -116,10 +117,12 @@ class PolicyReview:
         self,
         options: ReviewOptions,
         monotonic_s: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Take the options of this role."""
+        """Take the options of this role, and its clocks."""
         self._options = options
         self._monotonic_s = monotonic_s
+        self._now_ns = now_ns
 
     def answer(self, path: str, body: bytes, *, is_proved: bool = True) -> bytes:
         """Answer one review; anyone could have sent it unless it ``is_proved``.
@@ -199,8 +202,8 @@ class PolicyReview:
                     problem = problem or _new_faults(request, document)
                     if problem:
                         return denied(request.uid, problem)
-                    namespace = request.namespace or document.metadata.namespace
-                    return allowed(request.uid, self._exception_warnings(namespace))
+                    warnings = self._exception_warnings(request, document)
+                    return allowed(request.uid, warnings)
                 # The other kinds are reviewed above.
                 assert not isinstance(document, GeneratingPolicy)
                 found = refusals(document)
@@ -277,8 +280,7 @@ class PolicyReview:
             document, rules=rules, old=old, view=view, uncompiled=uncompiled
         )
         if isinstance(document, PolicyException):
-            namespace = request.namespace or document.metadata.namespace
-            verdict.warnings[:0] = self._exception_warnings(namespace)
+            verdict.warnings[:0] = self._exception_warnings(request, document)
         if not verdict.error:
             verdict.error = _why_not_servable(document, check_time)
         if isinstance(document, PolicyException) and not verdict.error:
@@ -308,19 +310,24 @@ class PolicyReview:
             if fault.path not in places
         )
 
-    def _exception_warnings(self, namespace: str) -> Sequence[str]:
-        options = self._options
+    def _exception_warnings(
+        self, request: Request, document: PolicyException | CelPolicyException
+    ) -> list[str]:
+        options, warnings = self._options, []
+        namespace = request.namespace or document.metadata.namespace
         if not options.exceptions_enabled:
-            return [
+            warnings.append(
                 "PolicyException resources would not be processed until it is enabled."
-            ]
-        if not options.exception_namespace:
-            return ["The exceptionNamespace flag is not set"]
-        if options.exception_namespace not in ("*", namespace):
-            return [
+            )
+        elif not options.exception_namespace:
+            warnings.append("The exceptionNamespace flag is not set")
+        elif options.exception_namespace not in ("*", namespace):
+            warnings.append(
                 "PolicyException resource namespace must match the defined namespace."
-            ]
-        return []
+            )
+        if standing(document.expires_at_ns, self._now_ns()) == EXPIRED:
+            warnings.append("The PolicyException has expired; it exempts nothing.")
+        return warnings
 
 
 def _newly_ignored(decoded: Decoded, old: Decoded | None) -> list[str]:
@@ -335,7 +342,7 @@ def _newly_ignored(decoded: Decoded, old: Decoded | None) -> list[str]:
 def _new_faults(
     request: Request, document: PolicyException | CelPolicyException
 ) -> str:
-    """Return the conditions that do not compile, except those of the stored version.
+    """Return the faults of conditions and annotations that the stored version lacks.
 
     So a stored exception can still be changed; until then it exempts nothing.
     """

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen.rules import unknown_controllers
 from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.checks.rules.calls import call_faults
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
 from kyverno_mp.policy.documents.cluster_policy import (
@@ -19,6 +20,8 @@ from kyverno_mp.policy.documents.cluster_policy import (
     Policy,
     Rule,
 )
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.expiry import EXPIRED, EXPIRING, standing, written
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
@@ -38,6 +41,7 @@ CODES: Final = {
     "lint.deprecated_value": "The value is deprecated; use its replacement.",
     "lint.duplicate_key": "The key appears twice in one mapping; the last one is used.",
     "lint.duplicate_name": "Two policies of the set have the same name.",
+    "lint.exception_expired": "A PolicyException has expired, or does within a week.",
     "lint.exception_unused": "A PolicyException names an unknown policy or rule.",
     "lint.kind_misspelt": "No cluster serves the kind; another one has a similar name.",
     "lint.kind_unknown": "The kind is not known without its definition.",
@@ -127,6 +131,23 @@ def expression_concerns(raw: dict[str, Json]) -> Iterator[Concern]:
     for subpath, reason in call_faults(spec):
         message = f"{reason}; an evaluation fails when this call runs"
         yield Concern("lint.call", f"spec{subpath}", "", message)
+
+
+def expiry_concerns(
+    exception: PolicyException | CelPolicyException, now_ns: int
+) -> Iterator[Concern]:
+    """Yield a concern if an exception has expired, or expires within a week."""
+    expires_at_ns = exception.expires_at_ns
+    state = standing(expires_at_ns, now_ns)
+    if expires_at_ns is None or state not in (EXPIRED, EXPIRING):
+        return
+    time = written(expires_at_ns)
+    message = (
+        f"it has expired at {time}; it exempts nothing"
+        if state == EXPIRED
+        else f"it expires at {time}"
+    )
+    yield Concern("lint.exception_expired", "metadata", "", message)
 
 
 def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:

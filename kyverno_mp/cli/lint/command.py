@@ -6,6 +6,7 @@ May touch: files named by the user, standard output.
 Source: docs/behaviour/engine 10; docs/behaviour/cli 4.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from kyverno_mp.cli.lint.cel_documents import (
     expressions_of,
     is_of_cel,
 )
-from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
+from kyverno_mp.cli.lint.checks import (
+    Concern,
+    concerns,
+    expiry_concerns,
+    expression_concerns,
+)
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
 from kyverno_mp.cli.lint.known_kinds import known_kinds
@@ -60,6 +66,7 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.exception import (
     condition_faults as exception_condition_faults,
@@ -202,6 +209,8 @@ class _Linter:
         yield from self._errors(storage_problems(raw))
         yield from self._errors(expressions_of(policy, for_server=self.for_server))
         yield from self._of_concerns(corrections(policy))
+        if isinstance(policy, CelPolicyException):
+            yield from self._of_concerns(expiry_concerns(policy, time.time_ns()))
         yield from self._of_concerns(cel_concerns(policy, for_server=self.for_server))
         if self.for_server and (kinds := unserved(policy)):
             message = f"the server does not evaluate {kinds}"
@@ -275,7 +284,11 @@ class _Linter:
             return
         yield from self._of_concerns(expression_concerns(raw))
         if isinstance(policy, PolicyException):
-            faults = list(exception_condition_faults(policy))
+            faults = [
+                *policy.expiry_problems(),
+                *exception_condition_faults(policy),
+            ]
+            yield from self._of_concerns(expiry_concerns(policy, time.time_ns()))
             yield from self._errors(faults)
             is_sound = is_sound and not faults
             linted.exceptions.append((policy, self.finding("", "", "")))

@@ -4,6 +4,7 @@ Room: cli. Takes: paths of files. Gives: Exceptions. Next: apply, testing, expla
 May touch: files named by the user. Source: docs/behaviour/cli 12.
 """
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.expiry import EXPIRED, INVALID, standing
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import decode, where_of
 from kyverno_mp.policy.reading.json_duplicates import (
@@ -80,10 +82,18 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
 
 
 def warn_of_conditions(exceptions: Exceptions) -> None:
-    """Print a warning for each condition that fails in every evaluation.
+    """Print why exceptions of a run exempt nothing, whatever the data.
 
     A policy in CEL whose exception does not compile is an error instead.
     """
+    now_ns = time.time_ns()
+    every: list[PolicyException | CelPolicyException]
+    every = [*exceptions.of_rules, *exceptions.of_cel]
+    for either in every:
+        if standing(either.expires_at_ns, now_ns) in (EXPIRED, INVALID):
+            faults = [str(problem) for problem in either.expiry_problems()]
+            reason = "; ".join(faults) or "it has expired"
+            warn(f"exception {either.key}: {reason}; it exempts nothing")
     if not exceptions.of_rules:
         return
     # PERF: the functions of JMESPath are 16 modules.

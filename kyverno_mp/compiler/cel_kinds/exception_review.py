@@ -1,8 +1,9 @@
 """Check a single PolicyException when it is created.
 
 Room: compiler. Takes: decoded exceptions of either group. Gives: its conditions that do
-not compile, and why it takes too many steps to compile. Next: webhook/policy_review.py,
-cli/lint, cli/apply. May touch: nothing outside its arguments.
+not compile, its invalid annotations, and why it takes too many steps to compile.
+Next: webhook/policy_review.py, cli/lint, cli/apply. May touch: nothing outside its
+arguments.
 Source: docs/differences.md (policies that are rejected); Kyverno 1.19.1 (conditions of
 exceptions for policies in CEL are compiled at admission).
 
@@ -94,9 +95,10 @@ def _kinds_of(document: CelPolicyException) -> list[str]:
 
 
 def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
-    """Yield the faults of the number and the names of the conditions."""
+    """Yield the faults of annotations, and of the conditions' number and names."""
     path = "spec.matchConditions"
     conditions = document.spec.match_conditions
+    yield from document.expiry_problems()
     if len(conditions) > EXCEPTION_CONDITIONS_MAX:
         message = f"{len(conditions)} conditions, at most {EXCEPTION_CONDITIONS_MAX}"
         yield Problem("policy.invalid", path, "", message)
@@ -117,10 +119,10 @@ def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
 def condition_problems(
     document: PolicyException | CelPolicyException,
 ) -> list[Problem]:
-    """Return the conditions of an exception that do not compile."""
+    """Return the conditions that do not compile, and the invalid annotations."""
     if isinstance(document, CelPolicyException):
         return exception_faults(document)
-    return list(condition_faults(document))
+    return [*document.expiry_problems(), *condition_faults(document)]
 
 
 def cost_problem(document: PolicyException | CelPolicyException) -> str:

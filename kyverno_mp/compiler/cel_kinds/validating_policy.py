@@ -48,8 +48,7 @@ from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.go.goquote import quote
-from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
-from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN
+from kyverno_mp.values.go.yaml_int import INT64_MAX
 
 AnyCelDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 CompiledT = TypeVar("CompiledT")
@@ -189,6 +188,7 @@ def compile_exception(
 ) -> CelExceptionIR:
     """Compile an exception to a policy."""
     spec = exception.spec
+    builder.problems += exception.expiry_problems()
     return CelExceptionIR(
         key=exception.key,
         conditions=builder.conditions(spec.match_conditions),
@@ -196,16 +196,8 @@ def compile_exception(
         allowed_values=spec.allowed_values,
         is_pass=spec.report_result == "pass",
         priority=_priority(exception.metadata.labels.get(_PRIORITY, "")),
-        expires_at_ns=_expiry(spec.expires_at),
+        expires_at_ns=exception.expires_at_ns,
     )
-
-
-def _expiry(time: str) -> int | None:
-    """Return the nearest time that the IR can hold: the years 1677 to 2262."""
-    expires = parse_time(RFC3339, time) if time else None
-    if expires is None:
-        return None
-    return max(INT64_MIN, min(expires.seconds * 10**9 + expires.nanos, INT64_MAX))
 
 
 def _priority(label: str) -> int:

@@ -74,6 +74,10 @@ def compile_exceptions(
         lambda number: (_size_of(named[number].exception), number),
     ):
         exception, rules = named[number]
+        invalid = next(exception.expiry_problems(), None)
+        if invalid is not None and unusable is not None:
+            unusable[exception.key] = str(invalid)
+            continue
         try:
             with for_exception(exception.metadata.namespace, len(rules)):
                 record = build_exception(exception)
@@ -107,4 +111,5 @@ def build_exception(document: PolicyException) -> ExceptionIR:
         conditions=build_conditions(spec.conditions, of_exception=True),
         pod_security=build_controls(spec.pod_security),
         background=spec.background,
+        expires_at_ns=document.expires_at_ns,
     )

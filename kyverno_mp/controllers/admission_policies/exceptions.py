@@ -24,7 +24,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     compile_exception,
 )
 from kyverno_mp.controllers.admission_policies.generated import Source
-from kyverno_mp.errors import Error, InputError
+from kyverno_mp.errors import Error
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
@@ -34,7 +34,6 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
-from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 from kyverno_mp.values.wildcard import matches
@@ -100,12 +99,8 @@ def _names(exception: AnyException, policy: Source) -> bool:
 
 
 def _ends_s(exception: AnyException) -> float:
-    if isinstance(exception, PolicyException) or not exception.spec.expires_at:
-        return _NEVER_S
-    try:
-        return parse_time(RFC3339, exception.spec.expires_at).seconds
-    except InputError:
-        return _NEVER_S
+    expires_at_ns = exception.expires_at_ns
+    return _NEVER_S if expires_at_ns is None else expires_at_ns / 1e9
 
 
 def _decoded(text: bytes) -> AnyException | None:

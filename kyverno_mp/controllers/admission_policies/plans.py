@@ -58,6 +58,7 @@ _GRADUAL: Final = Generated(
     message="skip generating ValidatingAdmissionPolicy: the policy is enforced"
     " gradually."
 )
+_EXPIRING: Final = "skip generating {}: a PolicyException expires."
 _Seen = tuple[Source, tuple[AnyException, ...], Directory]
 
 
@@ -123,6 +124,10 @@ class Plans:
         found = self._made(policy, exceptions, directory)
         if found.kind and found.kind not in pairs:
             found = Generated(message=_NOT_SERVED[found.kind])
+        elif found.kind and any(map(_expires, exceptions)):
+            # SAFETY: the API server would grant the exemption until this process ends
+            # it, which may not run then.
+            found = Generated(message=_EXPIRING.format(found.kind))
         if known is not None and known[1] == found:
             found = known[1]
         # A reference to the policy prevents reuse of its id.
@@ -149,6 +154,10 @@ class Plans:
             return from_validating_policy(policy, cel) if self._validating else _NOTHING
         found = from_mutating_policy(policy, cel)
         return found if found.kind or self._mutating else _NOTHING
+
+
+def _expires(exception: AnyException) -> bool:
+    return exception.expires_at_ns is not None
 
 
 def _is_gradual(policy: Source) -> bool:

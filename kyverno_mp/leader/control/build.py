@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from kyverno_mp.controllers import (
     discovery_controller,
+    exception_expiry,
     global_context_controller,
     policy_status_controller,
     replicas,
@@ -35,6 +36,7 @@ from kyverno_mp.controllers.caller_path.known import Known
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.certificates.controller import CertificateController
 from kyverno_mp.controllers.discovery_controller import DiscoveryController
+from kyverno_mp.controllers.exception_expiry import ExceptionExpiryController
 from kyverno_mp.controllers.global_context_controller import GlobalContextController
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
@@ -93,6 +95,7 @@ def build(shared: Dependencies) -> dict[str, Reconciler]:
         global_context_controller.NAME: context_controller(shared),
         replicas.CONTROLLER: replicas_controller(shared),
         rollouts.CONTROLLER: rollouts_controller(shared),
+        exception_expiry.CONTROLLER: exceptions_controller(shared),
         health.NAME: health_controller(shared, certificate.is_trusted),
         discovery_controller.NAME: directory_controller(shared),
     }
@@ -319,6 +322,20 @@ def rollouts_controller(shared: Dependencies) -> RolloutsController:
         shared.replica.clock,
     )
     metrics.rollouts = controller.counts
+    return controller
+
+
+def exceptions_controller(shared: Dependencies) -> ExceptionExpiryController:
+    """Report the PolicyExceptions that expire."""
+    honoured = shared.replica.settings.exceptions_in
+    controller = ExceptionExpiryController(
+        shared.election,
+        shared.followed.policies.exception_documents,
+        lambda namespace: honoured in ("*", namespace),
+        shared.recorder.events.submit,
+        shared.replica.clock,
+    )
+    shared.followed.metrics.exceptions = controller.counts
     return controller
 
 

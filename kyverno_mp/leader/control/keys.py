@@ -8,6 +8,7 @@ from typing import Final
 
 from kyverno_mp.controllers import (
     discovery_controller,
+    exception_expiry,
     global_context_controller,
     policy_status_controller,
     replicas,
@@ -31,6 +32,7 @@ GENERATED: Final = Request(admission_policies.NAME, admission_policies.ALL)
 ENTRIES: Final = Request(global_context_controller.NAME, global_context_controller.ALL)
 REPLICAS: Final = Request(replicas.CONTROLLER, replicas.ALL)
 ROLLOUTS: Final = Request(rollouts.CONTROLLER, rollouts.ALL)
+EXCEPTIONS: Final = Request(exception_expiry.CONTROLLER, exception_expiry.ALL)
 HEALTH: Final = Request(health.NAME, health.ALL)
 DISCOVERY: Final = Request(discovery_controller.NAME, discovery_controller.ALL)
 NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
@@ -38,7 +40,7 @@ WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
 """The controllers of a pod without a webhook."""
 AT_START: Final = (
     *(DISCOVERY, CERTIFICATES, CALLERS, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
-    *(GENERATED, ROLLOUTS),
+    *(GENERATED, ROLLOUTS, EXCEPTIONS),
 )
 
 

@@ -17,6 +17,7 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
     DEFECTS,
+    EXCEPTIONS,
     GENERATED_POLICIES,
     QUERIES,
     RECONCILED,
@@ -50,6 +51,8 @@ class LeaderMetrics:
         """Returns the number of generated admission policies by kind."""
         self.rollouts: Callable[[], Mapping[str, int]] = dict
         """Returns the number of gradually enforced policies by phase."""
+        self.exceptions: Callable[[], Mapping[str, int]] = dict
+        """Returns the number of PolicyExceptions by state."""
         self._fall_backs = Tally()
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
@@ -87,6 +90,8 @@ class LeaderMetrics:
             recorder.series(GENERATED_POLICIES).hold((kind,), count)
         for phase, count in self.rollouts().items():
             recorder.series(ROLLOUTS).hold((phase,), count)
+        for state, count in self.exceptions().items():
+            recorder.series(EXCEPTIONS).hold((state,), count)
         for right, value in self.rights.gauges():
             labels = (self.rights.account, *right)
             recorder.series(RIGHTS_MISSING).hold(labels, value)

@@ -15,7 +15,7 @@ docs/behaviour/controllers 8.
     CRDs changed                               discovery: its CRDs
     the served resources changed               webhooks: all
     webhooks were registered                   policy statuses; generated policies
-    exceptions changed                         generated policies
+    exceptions changed                         generated policies; exceptions
     a generated policy changed in a status     policy statuses
     a generation was published                 webhooks: refused; as when attached
     a worker attached a generation             policy statuses; replicas; callers
@@ -195,6 +195,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         informer.on_change(adds(keys.CHANGED_POLICIES))
     for exceptions in (*policies.informers[2:], *policies.cel_informers[-1:]):
         exceptions.on_change(adds(keys.GENERATED))
+        exceptions.on_change(adds(keys.EXCEPTIONS))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     shared.rollouts.on_change(adds(keys.ROLLOUTS))
     shared.rollouts.on_list(adds(keys.ROLLOUTS))

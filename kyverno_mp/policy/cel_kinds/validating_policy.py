@@ -6,13 +6,15 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, TypeGuard
 
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
+from kyverno_mp.policy.expiry import expiry_ns, expiry_problems
 from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
 from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
+from kyverno_mp.policy.problems import Problem
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -133,6 +135,15 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
         """Return ``namespace/name``, or ``name`` alone, as skip messages show it."""
         namespace, name = self.metadata.namespace, self.metadata.name
         return f"{namespace}/{name}" if namespace else name
+
+    @property
+    def expires_at_ns(self) -> int | None:
+        """Return the Unix time from which it has no effect; None: it stays."""
+        return expiry_ns(self.metadata.annotations, self.spec.expires_at)
+
+    def expiry_problems(self) -> Iterator[Problem]:
+        """Yield why it has no effect at any time."""
+        return expiry_problems(self.metadata.annotations, self.spec.expires_at)
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy

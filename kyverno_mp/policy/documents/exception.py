@@ -6,13 +6,16 @@ outside its arguments.
 Source: docs/behaviour/engine 8.7; docs/behaviour/controllers 1.3.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
+from kyverno_mp.policy.expiry import expiry_ns, expiry_problems
 from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
 from kyverno_mp.policy.fields.match import MatchFilters
 from kyverno_mp.policy.fields.meta import ObjectMeta
 from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.policy.fields.validation import PodSecurityStandard
+from kyverno_mp.policy.problems import Problem
 
 
 class ExceptionTarget(Fields, frozen=True, kw_only=True):
@@ -45,3 +48,12 @@ class PolicyException(Fields, frozen=True, kw_only=True):
         """Return ``namespace/name``, or ``name`` alone, as skip messages show it."""
         namespace, name = self.metadata.namespace, self.metadata.name
         return f"{namespace}/{name}" if namespace else name
+
+    @property
+    def expires_at_ns(self) -> int | None:
+        """Return the Unix time from which it has no effect; None: it stays."""
+        return expiry_ns(self.metadata.annotations)
+
+    def expiry_problems(self) -> Iterator[Problem]:
+        """Yield why it has no effect at any time."""
+        return expiry_problems(self.metadata.annotations)

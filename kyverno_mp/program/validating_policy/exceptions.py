@@ -8,7 +8,6 @@ Source: docs/behaviour/cel 6; docs/differences.md (PolicyExceptions).
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
@@ -22,6 +21,7 @@ from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope, met
+from kyverno_mp.values.go.gotime import unix_ns
 
 _EXCEPTIONS_COST_MAX: Final = COST_MAX // 2
 """A quarter of a policy's steps, for all exceptions to it in one review."""
@@ -29,7 +29,6 @@ _EXCEPTION_COST_MIN: Final = 10_000
 """Half a millisecond, enough for some hundred comparisons."""
 _EXCEPTION_COST: Final = 50
 """Cost of an exception besides its conditions; limits evaluations to 100,000."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LinkedException(NamedTuple):
@@ -54,10 +53,10 @@ def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
 
     KYVERNO: 1.19 adds the expiry, which its CLI ignores.
     """
-    if exception.expires_at_ns is None:
+    expires_at_ns = exception.expires_at_ns
+    if expires_at_ns is None:
         return False
-    since = (runtime.now() - _EPOCH) // timedelta(microseconds=1)
-    return since * 1000 >= exception.expires_at_ns
+    return expires_at_ns <= unix_ns(runtime.now())
 
 
 def exempted(

@@ -86,6 +86,12 @@ def from_datetime(moment: datetime) -> GoTime:
     return GoTime(seconds, utc.microsecond * 1000, offset)
 
 
+def unix_ns(moment: datetime) -> int:
+    """Return an aware datetime in nanoseconds since the Unix epoch."""
+    since = from_datetime(moment)
+    return since.seconds * _BILLION + since.nanos
+
+
 def from_unix(seconds: int) -> GoTime:
     """Convert Unix seconds to a UTC time; they wrap around like Go's int64 seconds."""
     since_zero = seconds - _ZERO_S

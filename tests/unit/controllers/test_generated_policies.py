@@ -6,6 +6,7 @@ a part of a policy, the generated policy must be complete or must not exist.
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kyverno_mp.controllers.admission_policies.from_cel_policy import (
@@ -16,6 +17,7 @@ from kyverno_mp.controllers.admission_policies.from_cluster_policy import (
     from_cluster_policy,
 )
 from kyverno_mp.controllers.admission_policies.generated import Generated
+from kyverno_mp.controllers.admission_policies.plans import Plans
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, decode_cel_policy
@@ -814,3 +816,23 @@ def test_lists_of_exceptions_become_variables() -> None:
             "messageExpression": "variables.allowedImages[0]",
         }
     ]
+
+
+def test_an_exception_that_expires_keeps_the_webhook() -> None:
+    """The API server knows no end: the exemption would last as long as nobody acts."""
+    policy = cluster_policy({"any": [filtered("Deployment")]})
+    expiring = exception(filtered("Deployment", names=["a"]))
+    metadata = msgspec.structs.replace(
+        expiring.metadata,
+        annotations={"kyverno-mp.io/expires": "2999-01-01T00:00:00Z"},
+    )
+    expiring = msgspec.structs.replace(expiring, metadata=metadata)
+    plans = Plans(validating=True, mutating=True)
+    pairs: Any = {"ValidatingAdmissionPolicy": None}
+    lasting = exception(filtered("Deployment", names=["a"]))
+    assert plans.of(policy, (lasting,), DIRECTORY, pairs).kind
+    plan = plans.of(policy, (lasting, expiring), DIRECTORY, pairs)
+    assert (plan.kind, plan.message) == (
+        "",
+        "skip generating ValidatingAdmissionPolicy: a PolicyException expires.",
+    )

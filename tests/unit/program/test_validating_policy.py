@@ -61,12 +61,20 @@ def document(spec: Any, *, namespace: str = "", match: Any = MATCH) -> Any:
     return decode_validating_policy(raw)
 
 
-def exception(name: str = "e", priority: str = "", **spec: Any) -> Any:
+def exception(
+    name: str = "e", priority: str = "", *, expires: str = "", **spec: Any
+) -> Any:
     labels = {"polex.kyverno.io/priority": priority} if priority else {}
+    annotations = {"kyverno-mp.io/expires": expires} if expires else {}
     raw = {
         "apiVersion": "policies.kyverno.io/v1",
         "kind": "PolicyException",
-        "metadata": {"name": name, "namespace": "team", "labels": labels},
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "labels": labels,
+            "annotations": annotations,
+        },
         "spec": {"policyRefs": [{"name": "p", "kind": "ValidatingPolicy"}], **spec},
     }
     return decode_validating_policy(raw)
@@ -428,6 +436,20 @@ SKIPPED = "rule is skipped due to policy exception: "
             ("exception", "skip", f"{SKIPPED}team/e"),
         ),
         ([exception(expiresAt="0001-01-01T00:00:00Z")], ("", "fail", "nginx,")),
+        # The annotation ends exceptions like the field; the earlier time counts.
+        ([exception(expires="2025-12-31T23:59:59Z")], ("", "fail", "nginx,")),
+        (
+            [exception(expires="2026-01-01T00:00:01Z")],
+            ("exception", "skip", f"{SKIPPED}team/e"),
+        ),
+        (
+            [
+                exception(
+                    expires="2025-12-31T23:59:59Z", expiresAt="2026-01-01T00:00:01Z"
+                )
+            ],
+            ("", "fail", "nginx,"),
+        ),
         # As in the real program: a number beyond 64 bits is no priority.
         (
             [

@@ -833,3 +833,31 @@ def test_all_of_the_output_with_reports_is_documents(
     shown = command("report", output)
     assert shown.code == 0, shown.err
     assert "label" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ("expires: '2999-01-01T00:00:00Z'", ""),
+        ("expires: '2020-01-01T00:00:00Z'", "it has expired"),
+        ("expires: soon", "metadata.annotations[kyverno-mp.io/expires]: expected a"),
+    ],
+)
+def test_an_expired_exception_exempts_nothing(
+    command: Command,
+    policy_file: Path,
+    pods_file: Path,
+    tmp_path: Path,
+    annotation: str,
+    reason: str,
+) -> None:
+    exceptions = tmp_path / "exceptions.yaml"
+    exceptions.write_text(
+        "apiVersion: kyverno.io/v2\nkind: PolicyException\nmetadata:\n  name: e\n"
+        f"  annotations:\n    kyverno-mp.io/{annotation}\n"
+        "spec:\n  match: {any: [{resources: {kinds: [Pod]}}]}\n"
+        "  exceptions: [{policyName: no-latest, ruleNames: [tagged]}]\n"
+    )
+    done = command("apply", policy_file, "-r", pods_file, "-e", exceptions)
+    assert done.code == (1 if reason else 0)
+    assert (f"exception e: {reason}" in done.err) is bool(reason)

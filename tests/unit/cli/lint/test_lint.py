@@ -90,6 +90,51 @@ def test_findings_across_files(command: Command, tmp_path: Path) -> None:
     assert "policy p has no rule other" in texts
 
 
+@pytest.mark.parametrize("group", ["kyverno.io/v2", "policies.kyverno.io/v1"])
+@pytest.mark.parametrize(
+    ("annotation", "code", "message"),
+    [
+        ("expires: '2999-01-01T00:00:00Z'", "", ""),
+        (
+            "expires: '2020-01-01T00:00:00Z'",
+            "lint.exception_expired",
+            "it has expired at 2020-01-01T00:00:00Z; it exempts nothing",
+        ),
+        (
+            "expires: '2020-01-01'",
+            "policy.expiry",
+            "expected a time such as 2027-01-31T00:00:00Z",
+        ),
+        (
+            "expiry: '2999-01-01T00:00:00Z'",
+            "policy.expiry",
+            "no such annotation; there are kyverno-mp.io/expires, kyverno-mp.io/reason",
+        ),
+    ],
+)
+def test_the_end_of_an_exception(
+    group: str,
+    annotation: str,
+    code: str,
+    message: str,
+    command: Command,
+    tmp_path: Path,
+) -> None:
+    spec = (
+        "{policyRefs: [{name: p, kind: ValidatingPolicy}]}"
+        if group.startswith("policies")
+        else "{match: {any: [{resources: {kinds: [Pod]}}]},"
+        " exceptions: [{policyName: p, ruleNames: [r]}]}"
+    )
+    (tmp_path / "e.yaml").write_text(
+        f"apiVersion: {group}\nkind: PolicyException\nmetadata:\n"
+        "  name: e\n  namespace: x\n"
+        f"  annotations:\n    kyverno-mp.io/{annotation}\nspec: {spec}\n"
+    )
+    found = [(one["code"], one["message"]) for one in _findings(command, tmp_path)]
+    assert found == ([(code, message)] if code else [])
+
+
 def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(

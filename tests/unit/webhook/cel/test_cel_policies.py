@@ -401,6 +401,15 @@ def test_exception_expires(until: str, *, allowed: bool, tmp_path: Path) -> None
     assert server.ask("/vpol/team")["allowed"] is allowed
 
 
+def test_exception_with_an_unreadable_end_changes_nothing(tmp_path: Path) -> None:
+    """Otherwise it would last for ever, or its author could block the policy."""
+    found = compiled(policy(), exception("team", expiresAt="soon"))
+    (status,) = found.policies
+    assert status.ready
+    assert "PolicyException kyverno/x is ignored: spec.expiresAt" in status.message
+    assert Server(found, tmp_path).ask("/vpol/team")["allowed"] is False
+
+
 def test_invalid_exception_changes_nothing(tmp_path: Path) -> None:
     bad = [{"name": "c", "expression": "nothing.at.all"}]
     found = compiled(policy(), exception("team", matchConditions=bad))

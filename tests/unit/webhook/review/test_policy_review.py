@@ -90,6 +90,35 @@ def test_exception_outside_its_namespace_causes_a_warning(
     assert response.get("warnings") == warnings
 
 
+def annotated(raw: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    named = {f"kyverno-mp.io/{name}": value for name, value in annotations.items()}
+    return {**raw, "metadata": {**raw["metadata"], "annotations": named}}
+
+
+@pytest.mark.parametrize("in_which", ["kyverno.io", "policies.kyverno.io"])
+def test_the_end_of_an_exception_is_reviewed(in_which: str) -> None:
+    path, raw = "/exceptionvalidate", exception()
+    if in_which == "policies.kyverno.io":
+        spec = {"policyRefs": [{"name": "p", "kind": "ValidatingPolicy"}]}
+        path, raw = "/celexception/validate", in_cel("PolicyException", spec)
+    future = annotated(raw, expires="2999-01-01T00:00:00Z", reason="until it is mended")
+    response = ask(path, future)
+    assert (response["allowed"], response.get("warnings")) == (True, None)
+    past = ask(path, annotated(raw, expires="2020-01-01T00:00:00Z"))
+    assert past["warnings"] == ["The PolicyException has expired; it exempts nothing."]
+    for invalid in ({"expires": "tomorrow"}, {"expire": "2999-01-01T00:00:00Z"}):
+        refused = ask(path, annotated(raw, **invalid))
+        assert refused["allowed"] is False
+        (name,) = invalid
+        message = refused["status"]["message"]
+        assert f"metadata.annotations[kyverno-mp.io/{name}]: " in message
+        assert "[policy.expiry]" in message
+        # A stored one can still be changed; it exempts nothing.
+        stored = annotated(raw, **invalid)
+        again = ask(path, stored, old=stored, operation="UPDATE")
+        assert again["allowed"] is True
+
+
 def test_exception_is_rejected() -> None:
     response = ask("/exceptionvalidate", exception(""))
     assert response["status"]["message"] == (
