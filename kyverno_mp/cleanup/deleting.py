@@ -1,7 +1,7 @@
 """Compile a stored DeletingPolicy, and plan its runs.
 
 Room: cleanup. Takes: a StoredPolicy, the PolicyExceptions that name it. Gives:
-``compiled_deleting_policy``, DeletingPlan. Next: cleanup/runner.py. May touch: what the
+``compiled_in_cel``, DeletingPlan. Next: cleanup/runner.py. May touch: what the
 CEL ports can access.
 Source: docs/behaviour/cel 10.3; Kyverno pkg/controllers/deleting/controller.go,
 pkg/cel/policies/dpol/engine.
@@ -49,7 +49,7 @@ _NAMESPACE: Final = frozenset({"namespaceObject"})
 _ANY: Final = "*"
 
 
-def compiled_deleting_policy(
+def compiled_in_cel(
     stored: StoredPolicy,
     exceptions: Sequence[CelPolicyException],
     digest: bytes,

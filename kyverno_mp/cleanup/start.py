@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.controller import CleanupController, Family, Places, key_text
-from kyverno_mp.cleanup.deleting import compiled_deleting_policy
+from kyverno_mp.cleanup.deleting import compiled_in_cel
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.kinds import Kinds
@@ -173,7 +173,7 @@ class Cleanup:
             # compilation.
             digest = self.exceptions.digest(stored)
             naming = self.exceptions.naming(stored)
-            return compiled_deleting_policy(stored, naming, digest, settings)
+            return compiled_in_cel(stored, naming, digest, settings)
 
         yield Family(DELETING, self.deleting, compile_deleting, self.exceptions.digest)
 

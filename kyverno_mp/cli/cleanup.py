@@ -16,7 +16,7 @@ from typing import Final
 import click
 import msgspec
 
-from kyverno_mp.cleanup.deleting import compiled_deleting_policy
+from kyverno_mp.cleanup.deleting import compiled_in_cel
 from kyverno_mp.cleanup.evaluator import Evaluator
 from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.policy import (
@@ -150,9 +150,7 @@ def _compiled(
         if not policy.is_deleting:
             return compiled_policy(policy, settings)
         naming = exceptions.naming(policy)
-        return compiled_deleting_policy(
-            policy, naming, exceptions.digest(policy), settings
-        )
+        return compiled_in_cel(policy, naming, exceptions.digest(policy), settings)
 
     needed = any(policy.is_deleting for policy in policies)
     with listed(exceptions.informers if needed else ()):

@@ -60,7 +60,7 @@ _PLAN: Final = (
     " them."
 )
 _NOT_TRIED: Final = "not tried"
-_NO_COUNTERPART: Final = f"`fix policy --to` rewrites the kind {REWRITTEN} only"
+_NO_COUNTERPART: Final = f"`fix policy --to` rewrites {', '.join(sorted(REWRITTEN))}"
 
 
 class Row(NamedTuple):
@@ -117,7 +117,7 @@ def is_listed(raw: Json) -> bool:
 
 
 def _move(raw: Json) -> tuple[str, str]:
-    if raw["kind"] != REWRITTEN:
+    if raw["kind"] not in REWRITTEN:
         return "", _NO_COUNTERPART
     if type(raw.get("metadata")) is not dict:
         return "", "it is not valid: metadata is no object"

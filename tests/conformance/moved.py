@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from kyverno_mp.cli.fix.to_cel import Rewrite, rewrite
+from kyverno_mp.cli.fix.to_cel import CLEANUP, REWRITTEN, Rewrite, rewrite
 from tests.conformance.place import ROOT
 
 Json = Any
@@ -26,19 +26,21 @@ _SPECIAL = re.compile(r"'[^']*'|\{\{.*\}\}|(?<=kind )\S+|(?<=entry )\S+")
 
 
 def policies_in(folder: Path) -> Iterator[tuple[Path, Json]]:
-    """Yield the ClusterPolicies of a library, without those of its tests."""
+    """Yield the policies of a library, without those of its tests."""
     for path in sorted(folder.rglob("*.yaml")):
         below = path.relative_to(folder)
         if any(part.startswith(".") for part in below.parts):
             continue
         for raw in yaml.safe_load_all(path.read_text()):
-            if type(raw) is dict and raw.get("kind") == "ClusterPolicy":
+            if type(raw) is dict and raw.get("kind") in REWRITTEN:
                 yield below, raw
 
 
 def type_of(raw: Json) -> str:
     """Return the type of a policy's rules."""
     found = set()
+    if raw["kind"] in CLEANUP:
+        return "clean-up"
     for rule in raw["spec"].get("rules") or ():
         for name in _TYPES:
             if name in rule:

@@ -53,10 +53,10 @@ command = Group(
                 click.Option(
                     ["--to"],
                     type=click.Choice(_KINDS),
-                    help="Rewrite ClusterPolicies as this kind, or each rule as its"
-                    " kind in CEL, if both decide requests generated from their text"
-                    " alike. Other policies are listed with the reason, and the exit"
-                    " code is 1.",
+                    help="Rewrite ClusterPolicies as this kind, or with CEL each rule"
+                    " and clean-up policies as their kinds in CEL, if both"
+                    " decide requests or objects generated from their text alike. Other"
+                    " policies are listed with the reason, and the exit code is 1.",
                 ),
             ],
             help="Replaces deprecated syntax in policies. Saving a file removes its"

@@ -4,7 +4,7 @@ Room: cli. Takes: folders or files. Gives: messages; with ``--save`` changed fil
 May touch: files below the named paths. Source: docs/behaviour/cli 18.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -53,7 +53,7 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
             continue
         before = deepcopy(documents)
         for raw in documents:
-            if _is_policy(raw):
+            if _is_policy(raw, _POLICIES):
                 say(f"Processing file ({file})...")
                 _warn(fix_policy(raw))
         if save and documents != before:
@@ -62,22 +62,25 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
 
 
 def _rewrite_all(paths: tuple[str, ...], to: str, *, save: bool) -> None:
-    """Rewrite all ClusterPolicies; exit with 1 if a policy is not rewritten."""
+    """Rewrite all policies that may have a counterpart; exit with 1 if one has none."""
     # Imported late: nothing else in this module needs the engine.
-    from kyverno_mp.cli.fix.to_cel import Rewrite, rewrite
+    from kyverno_mp.cli.fix.to_cel import CLEANUP, Rewrite, rewrite
 
+    kinds = {CLUSTER_POLICY.name} | (CLEANUP if to == CEL else frozenset())
     withheld = 0
     files = {file: _documents(file) or [] for file in _yaml_files(paths)}
     exempted, taken = _named_elsewhere(chain.from_iterable(files.values()))
     for file, documents in files.items():
         made: list[Json] = []
         for raw in documents:
-            if not _is_policy(raw) or raw["kind"] != CLUSTER_POLICY.name:
+            if not _is_policy(raw, kinds):
                 made.append(raw)
                 continue
             name = _name_of(raw)
             outcome = (
-                Rewrite(name, (), exempted[name]) if name in exempted else rewrite(raw)
+                Rewrite(name, (), exempted[name])
+                if name in exempted and raw["kind"] not in CLEANUP
+                else rewrite(raw)
             )
             reason = _why_not(outcome, taken, to)
             if reason:
@@ -138,21 +141,22 @@ def _name_of(raw: Json) -> str:
 
 def _report(file: Path, rewrite: "Rewrite") -> None:
     """Report on standard error whether a policy was rewritten."""
-    place = f"{file}: ClusterPolicy {rewrite.name}"
+    place = f"{file}: {rewrite.kind} {rewrite.name}"
+    inputs = "requests" if rewrite.kind == CLUSTER_POLICY.name else "objects"
     if rewrite.documents:
         kinds = [str(document["kind"]) for document in rewrite.documents]
         others = "" if kinds == [_USUAL] else f" as {' and '.join(kinds)}"
-        text = f"rewritten{others}; both decide {rewrite.requests} requests alike"
+        text = f"rewritten{others}; both decide {rewrite.requests} {inputs} alike"
     elif rewrite.reason:
         text = f"not rewritten: {rewrite.reason}"
     else:
         count = len(rewrite.differences)
-        text = f"not rewritten: {count} of {rewrite.requests} requests differ"
+        text = f"not rewritten: {count} of {rewrite.requests} {inputs} differ"
     say(f"{place}: {text}", err=True)
     for difference in rewrite.differences[:_DIFFERENCES_SHOWN]:
         before, after = difference.before or "allowed", difference.after or "allowed"
         say(f"  {difference.request}", err=True)
-        say(f"    ClusterPolicy: {before}", err=True)
+        say(f"    {rewrite.kind}: {before}", err=True)
         say(f"    {difference.kind}: {after}", err=True)
 
 
@@ -241,10 +245,11 @@ def _documents(file: Path) -> list[Json] | None:
     return [document.raw for document in loaded]
 
 
-def _is_policy(raw: Json) -> bool:
+def _is_policy(raw: Json, kinds: Container[str]) -> bool:
     return (
         type(raw) is dict
-        and raw.get("kind") in _POLICIES
+        and type(raw.get("kind")) is str
+        and raw["kind"] in kinds
         and str(raw.get("apiVersion", "")).startswith("kyverno.io/")
     )
 

@@ -1,4 +1,4 @@
-"""Rewrite ClusterPolicies as equivalent policies in CEL.
+"""Rewrite ClusterPolicies and clean-up policies as equivalent policies in CEL.
 
 Room: cli. Takes: raw documents. Gives: a Rewrite for each policy. Next: command.py.
 May touch: nothing outside its arguments, the clock for deadlines.
@@ -7,9 +7,12 @@ Source: docs/from-cluster-policy-to-cel.md.
 
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.cli.fix.policy import fix_policy
+from kyverno_mp.cli.fix.rewrite.delete import deletion_of
+from kyverno_mp.cli.fix.rewrite.deletion_proof import compare
 from kyverno_mp.cli.fix.rewrite.inputs import reviews
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import documents_of, resources_of
@@ -17,19 +20,23 @@ from kyverno_mp.cli.fix.rewrite.proof import Difference, Pair
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.errors import InputError
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY
 
-REWRITTEN: Final = ClusterPolicy.__name__
-"""The kind that can be rewritten."""
+CLEANUP: Final = frozenset(CLEANUP_POLICY.names)
+"""The kinds whose policies delete stored objects."""
+REWRITTEN: Final = frozenset((ClusterPolicy.__name__, *CLEANUP))
+"""The kinds that can be rewritten."""
 
 
 class Rewrite(NamedTuple):
     """The outcome for one policy; ``documents`` is empty if it was not rewritten.
 
     ``reason``: the construct without an equivalent, "" if ``differences`` are the
-    reason.
+    reason. ``kind``: that of the policy.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Rewrite(NamedTuple):
     reason: str = ""
     requests: int = 0
     differences: Sequence[Difference] = ()
+    kind: str = ClusterPolicy.__name__
 
     @property
     def document(self) -> Json | None:
@@ -45,8 +53,10 @@ class Rewrite(NamedTuple):
 
 
 def rewrite(raw: Json) -> Rewrite:
-    """Rewrite one ClusterPolicy; compare both sides on generated requests."""
+    """Rewrite one policy; compare both sides on generated requests or objects."""
     name = str((raw.get("metadata") or {}).get("name", ""))
+    if raw.get("kind") in CLEANUP:
+        return _rewrite_cleanup(raw, name)
     current = deepcopy(raw)
     fix_policy(current)
     try:
@@ -67,3 +77,18 @@ def rewrite(raw: Json) -> Rewrite:
         differences += pair.differences(tried)
     documents = () if differences else tuple(document for _, document in pairs)
     return Rewrite(name, documents, "", requests, differences)
+
+
+def _rewrite_cleanup(raw: Json, name: str) -> Rewrite:
+    outcome = partial(Rewrite, name, kind=raw["kind"])
+    try:
+        policy = decode(raw)
+        assert isinstance(policy, AnyCleanupPolicy)
+        deletion = deletion_of(policy)
+        objects, differences = compare(policy, raw, deletion)
+    except NotRewritten as error:
+        return outcome((), str(error))
+    except InputError as error:
+        return outcome((), f"it is not valid: {error.message}")
+    documents = () if differences else (deletion.document,)
+    return outcome(documents, "", objects, differences)

@@ -53,3 +53,6 @@ class ClusterCleanupPolicy(Fields, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: CleanupSpec
     status: Json = None
+
+
+AnyCleanupPolicy = CleanupPolicy | ClusterCleanupPolicy

@@ -181,6 +181,9 @@ GENERATING_POLICY: Final = PolicyKind(
 )
 DELETING_POLICY: Final = PolicyKind(*_twins("DeletingPolicy"), short="dpol")
 
+IN_CEL: Final = {CLEANUP_POLICY.name: DELETING_POLICY}
+"""The row in CEL whose policies can do all that those of a row do."""
+
 POLICY_KINDS: Final = (
     CLUSTER_POLICY,
     CLEANUP_POLICY,

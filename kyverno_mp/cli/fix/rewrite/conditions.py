@@ -44,6 +44,12 @@ _ORDER: Final = {
     "LessThan": "<",
     "LessThanOrEquals": "<=",
 }
+_EMPTY: Final = {"Equals": "==", "NotEquals": ">"}
+"""The sign between the size of a list and zero if the list is compared with []."""
+_QUOTED_TIME: Final = re.compile(
+    r"'\{\{\s*+(target\.metadata\.creationTimestamp)\s*+\}\}'"
+)
+"""A time as a variable in a variable, which needs no quotes in a query."""
 _PATTERN: Final = (
     r"r'(?s)^\Q' + {key}.replace(r'\E', r'\E\\E\Q')"
     r".replace('*', r'\E.*\Q').replace('?', r'\E.\Q') + r'\E$'"
@@ -68,7 +74,7 @@ def conditions_of(raw: Json, names: Names) -> str:
 def side(raw: Json, names: Names) -> Value:
     """Return one side of a condition. Raises: NotRewritten."""
     if type(raw) is str and "{{" in raw:
-        text = raw.strip()
+        text = _QUOTED_TIME.sub(r"\1", raw.strip())
         query = text[2:-2]
         is_whole = text.startswith("{{") and text.endswith("}}")
         if not is_whole or "}" in query or "{{" in query:
@@ -128,8 +134,6 @@ def _tested(key: Value, operator: str, value: Json) -> str:
 def _scalar_test(operator: str, value: Json) -> Test:
     """Return the test of a scalar key."""
     if operator in _ORDER:
-        if type(value) is not int:
-            raise NotRewritten(f"{operator} {value}")
         return _ordered(_ORDER[operator], value)
     if operator in MODES:
         inner = _is_in(
@@ -144,11 +148,18 @@ def _scalar_test(operator: str, value: Json) -> Test:
     raise NotRewritten(f"operator {operator}")
 
 
-def _ordered(sign: str, value: int) -> Test:
+def _ordered(sign: str, value: Json) -> Test:
     def test(plain: str, kind: str, _is_name: bool) -> str:  # noqa: FBT001 - a Test
-        if kind != "numeric":
-            raise NotRewritten(f"the order of a {kind or 'value of unknown type'}")
-        return f"{plain} {sign} {value}"
+        if kind == "numeric" and type(value) is int:
+            return f"{plain} {sign} {value}"
+        if (
+            kind == "duration"
+            and type(value) is str
+            and parse_duration(value) is not None
+        ):
+            return f"{plain} {sign} duration({literal(value)})"
+        of = kind or "value of unknown type"
+        raise NotRewritten(f"the order of a {of} and {value}")
 
     return test
 
@@ -282,17 +293,11 @@ def _defaulted(inner: Value, constant: Json, operator: str, value: Json) -> str:
         if fallback:
             return any_of((f"{plain} == ''", test))
         return all_of((f"{plain} != ''", test))
-    if (
-        isinstance(inner, Typed)
-        and inner.kind == "list"
-        and operator in ("Equals", "NotEquals")
-        and constant == value == []
-    ):
-        sign = "==" if operator == "Equals" else ">"
-        return f"size({inner.default('[]')}) {sign} 0"
     stream = inner if isinstance(inner, Stream) else None
     if isinstance(inner, Typed) and inner.kind == "list":
         stream = elements(inner)
+    if stream is not None and operator in _EMPTY and constant == value == []:
+        return _empty(stream, operator)
     if stream is None or operator not in MODES:
         raise NotRewritten(f"{operator} of a value of unknown type with a default")
     test = _lenient(stream, operator, value)
@@ -300,6 +305,14 @@ def _defaulted(inner: Value, constant: Json, operator: str, value: Json) -> str:
         return test
     every = stream.quantified("all", "false", lenient=True)
     return any_of((every, test)) if fallback else all_of((f"!({every})", test))
+
+
+def _empty(stream: Stream, operator: str) -> str:
+    """Return the test whether a list, by default an empty one, is empty."""
+    (loop, *others), value = stream.loops, stream.value
+    if others or loop.filters or value.plain != loop.name:
+        raise NotRewritten(f"{operator} of a projection")
+    return f"size({loop.items.default('[]')}) {_EMPTY[operator]} 0"
 
 
 def _lenient(stream: Stream, operator: str, value: Json) -> str:

@@ -11,7 +11,7 @@ the same requests.
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from kyverno_mp.cli.fix.rewrite.typed import completed, conforms, with_names
 from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.match import ResourceDescription
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import parse_kind
@@ -54,31 +55,40 @@ _TRIES: Final = 10
 
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
     """Return the paths that patterns and conditions read, with all their parents."""
+    return spots_at(pair for rule in rules for pair in _places_of(rule))
+
+
+def spots_at(places: Iterable[tuple[Path, Json]]) -> list[Spot]:
+    """Return the paths, each with its values and similar ones."""
     found: dict[Path, list[Json]] = {}
-    for rule in rules:
-        validate = rule.validate or Validation()
-        patterns = [validate.pattern, *(validate.any_pattern or ())]
-        of_patterns = [
-            pair for one in filter(None, patterns) for pair in walked(one, ())
-        ]
-        selected = _of_selectors(rule)
-        for path, value in (
-            *selected,
-            *of_patterns,
-            *_of_cel(rule),
-            *query_places(rule),
-            *mutated_places(rule),
-        ):
-            found.setdefault(path, []).append(value)
+    for path, value in places:
+        found.setdefault(path, []).append(value)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
 
 
-def _of_selectors(rule: Rule) -> Iterator[tuple[Path, Json]]:
-    for description in _descriptions([rule]):
-        if description.selector is not None:
-            for key, value in description.selector.match_labels.items():
-                yield ("metadata", "labels"), {}
-                yield ("metadata", "labels", key), value
+def _places_of(rule: Rule) -> Iterator[tuple[Path, Json]]:
+    validate = rule.validate or Validation()
+    patterns = [validate.pattern, *(validate.any_pattern or ())]
+    yield from selected_places(_descriptions([rule]))
+    for one in filter(None, patterns):
+        yield from walked(one, ())
+    yield from _of_cel(rule)
+    yield from query_places(rule)
+    yield from mutated_places(rule)
+
+
+def selected_places(
+    descriptions: Iterable[ResourceDescription],
+) -> Iterator[tuple[Path, Json]]:
+    """Yield the labels that selectors read."""
+    selectors = (one.selector for one in descriptions if one.selector is not None)
+    for selector in selectors:
+        pairs = [*selector.match_labels.items()]
+        for term in selector.match_expressions:
+            pairs += [(term.key, value) for value in term.values or ("",)]
+        for key, value in pairs:
+            yield ("metadata", "labels"), {}
+            yield ("metadata", "labels", key), value
 
 
 def _of_cel(rule: Rule) -> Iterator[tuple[Path, Json]]:
@@ -129,8 +139,8 @@ def reviews(
     objects at random.
     """
     randomly = random.Random(_SEED)  # noqa: S311 - repeatable, no secret
-    names = sorted(set(_names(rules))) or ["x"]
-    namespaces = sorted(set(_namespaces(rules))) or ["x"]
+    names = sorted(set(names_in(_descriptions(rules)))) or ["x"]
+    namespaces = sorted(set(namespaces_in(_descriptions(rules)))) or ["x"]
     mutates = any(rule.mutate is not None for rule in rules)
     stored = _Stored()
     tried = [_tried(rule, resources, randomly, stored) for rule in rules]
@@ -245,19 +255,21 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
                 yield text == "true"
 
 
-def _names(rules: Sequence[Rule]) -> Iterator[str]:
-    for description in _descriptions(rules):
+def names_in(descriptions: Iterable[ResourceDescription]) -> Iterator[str]:
+    """Yield names that filters select."""
+    for description in descriptions:
         for text in (*description.names, description.name):
             yield from filter(None, (text.replace("*", "a").replace("?", "b"),))
 
 
-def _namespaces(rules: Sequence[Rule]) -> Iterator[str]:
-    for description in _descriptions(rules):
+def namespaces_in(descriptions: Iterable[ResourceDescription]) -> Iterator[str]:
+    """Yield namespaces that filters select."""
+    for description in descriptions:
         for text in description.namespaces:
             yield text.replace("*", "a").replace("?", "b")
 
 
-def _descriptions(rules: Sequence[Rule]) -> Iterator[Json]:
+def _descriptions(rules: Sequence[Rule]) -> Iterator[ResourceDescription]:
     for rule in rules:
         for block in (rule.match, rule.exclude):
             if block is not None:

@@ -67,6 +67,12 @@ class Stream(NamedTuple):
         return test
 
 
+class Moment(NamedTuple):
+    """The time when a stored object was created; the object has it."""
+
+    plain: str
+
+
 class Default(NamedTuple):
     """``value || constant``."""
 
@@ -74,7 +80,7 @@ class Default(NamedTuple):
     constant: Json
 
 
-Value: TypeAlias = Typed | Code | Constant | Stream | Default
+Value: TypeAlias = Typed | Code | Constant | Stream | Default | Moment
 Names: TypeAlias = Mapping[str, Value]
 _LETTERS: Final = "eijklmn"
 
@@ -276,6 +282,8 @@ def _called(node: nodes.Function, arguments: list[Value]) -> Value:
     match (node.name, *arguments):
         case ("contains", _, Constant(str(text))):
             return _contains(arguments[0], text)
+        case ("time_since", Constant(""), Moment(plain), Constant("")):
+            return Code(f"time.now() - timestamp({plain})", "duration")
         case ("keys", Typed() as value) if value.kind == "map":
             return Stream((Loop(value, "key"),), Typed("key", "", ("s",)))
         case ("to_upper", Typed() as value) if value.kind == "string":

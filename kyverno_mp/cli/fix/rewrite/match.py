@@ -19,6 +19,7 @@ from kyverno_mp.cli.fix.rewrite.texts import (
 )
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.match import (
+    MatchFilters,
     MatchResources,
     ResourceDescription,
     ResourceFilter,
@@ -57,7 +58,20 @@ def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
 
     ``default``: the operations on which such a rule is evaluated. ``root``: the object.
     """
-    filters = _filters(rule.match, "match")
+    match = matched_by(filters_of(rule.match, "match"), default, root, rule.match)
+    if rule.exclude is None:
+        return match
+    excluded = excluded_by(rule.exclude, match.operations, root)
+    return match._replace(guard=all_of((match.guard, f"!({excluded})")))
+
+
+def matched_by(
+    filters: Sequence[ResourceDescription],
+    default: Sequence[str],
+    root: str,
+    block: MatchResources | MatchFilters,
+) -> Matched:
+    """Rewrite the filters of ``match``. Raises: NotRewritten."""
     if not all(given.kinds for given in filters):
         # Such a filter would match all kinds.
         raise NotRewritten("match without kinds")
@@ -65,17 +79,22 @@ def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
         resource
         for given in filters
         for text in given.kinds
-        for resource in _resources(text)
+        for resource in resources_of_text(text)
     )
     operations = _operations(filters, default)
-    guard = _guard(filters, operations, root, is_all=bool(rule.match.all))
-    if rule.exclude is None:
-        return Matched(tuple(resources), operations, guard)
-    given_out = _filters(rule.exclude, "exclude")
-    clauses = [all_of(_clauses(one, operations, root, kinds=True)) for one in given_out]
-    is_all = bool(rule.exclude.all)
-    excluded = all_of(clauses) if is_all else any_of(clauses)
-    return Matched(tuple(resources), operations, all_of((guard, f"!({excluded})")))
+    guard = _guard(filters, operations, root, is_all=bool(block.all))
+    return Matched(tuple(resources), operations, guard)
+
+
+def excluded_by(
+    block: MatchResources | MatchFilters, operations: Sequence[str], root: str
+) -> str:
+    """Return an expression that is true for excluded objects. Raises: NotRewritten."""
+    clauses = [
+        all_of(_clauses(one, operations, root, kinds=True))
+        for one in filters_of(block, "exclude")
+    ]
+    return all_of(clauses) if block.all else any_of(clauses)
 
 
 def _guard(
@@ -104,27 +123,44 @@ def kinds_clause(kinds: Iterable[str], root: str) -> str:
     return f"{root}.kind in {items(found)}"
 
 
-def _filters(block: MatchResources, name: str) -> list[ResourceDescription]:
-    if block.roles or block.cluster_roles or block.subjects:
-        raise NotRewritten(f"roles or subjects in {name}")
+def filters_of(
+    block: MatchResources | MatchFilters, name: str, *, selects: bool = False
+) -> list[ResourceDescription]:
+    """Return the filters of match or exclude. Raises: NotRewritten.
+
+    ``selects``: the caller rewrites the selectors of an only filter.
+    """
     given: list[ResourceFilter] = [*block.any, *block.all]
+    if isinstance(block, MatchResources):
+        given.append(
+            ResourceFilter(
+                block.roles, block.cluster_roles, block.subjects, block.resources
+            )
+        )
     for one in given:
         if one.roles or one.cluster_roles or one.subjects:
             raise NotRewritten(f"roles or subjects in {name}")
     found = [one.resources for one in given]
-    if block.resources != ResourceDescription():
-        found.append(block.resources)
+    if isinstance(block, MatchResources) and found[-1] == ResourceDescription():
+        found.pop()
     for description in found:
+        if not (selects and len(found) == 1):
+            _refuse_selectors(description, name)
         _refuse(description, name)
     if not found:
         raise NotRewritten(f"an empty {name}")
     return found
 
 
+def _refuse_selectors(resource_description: ResourceDescription, name: str) -> None:
+    if not _is_plain(resource_description.selector):
+        raise NotRewritten(f"selector in {name}")
+    if resource_description.namespace_selector is not None:
+        raise NotRewritten(f"namespaceSelector in {name}")
+
+
 def _refuse(resource_description: ResourceDescription, name: str) -> None:
     for is_given, what in (
-        (not _is_plain(resource_description.selector), "selector"),
-        (resource_description.namespace_selector is not None, "namespaceSelector"),
         (resource_description.annotations is not None, "annotations"),
         (resource_description == ResourceDescription(), "an empty filter"),
     ):
@@ -141,7 +177,8 @@ def _is_plain(selector: LabelSelector | None) -> bool:
     return is_constant and bool(given) and not selector.match_expressions
 
 
-def _resources(text: str) -> list[Resource]:
+def resources_of_text(text: str) -> list[Resource]:
+    """Return the resources of a kind as a policy writes it. Raises: NotRewritten."""
     selector = parse_kind(text)
     if contains_wildcard(selector.kind) or selector.subresource:
         raise NotRewritten(f"kind {text}")
@@ -172,7 +209,7 @@ def _names_of(resource_description: ResourceDescription) -> set[str]:
     return {
         resource.kind
         for text in resource_description.kinds
-        for resource in _resources(text)
+        for resource in resources_of_text(text)
     }
 
 

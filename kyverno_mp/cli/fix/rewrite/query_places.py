@@ -14,6 +14,7 @@ from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.pattern.anchors import parse_anchor
 from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.context import ContextEntry
 from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.values.jsonvalue import Json
 
@@ -98,9 +99,16 @@ def query_places(rule: Rule) -> Iterator[tuple[Path, Json]]:
 
 
 def names_in(rule: Rule) -> dict[str, frozenset[Path]]:
-    """Return the paths that the names of a rule's context stand for."""
-    names = dict(_ROOTS)
-    for entry in rule.context:
+    """Return the paths that the names of a rule stand for."""
+    return names_with(rule.context, _ROOTS)
+
+
+def names_with(
+    entries: Iterable[ContextEntry], roots: _Names
+) -> dict[str, frozenset[Path]]:
+    """Return the paths that roots, and the names of a context, stand for."""
+    names = dict(roots)
+    for entry in entries:
         if entry.variable is not None and entry.variable.jmes_path:
             names[entry.name] = _Reader(names).query(entry.variable.jmes_path)
     return names

@@ -123,6 +123,7 @@ def test_each_object_has_its_version_constructs_and_way(
     ]
     assert rows["own"]["namespace"] == "shop"
     assert rows["old"]["uses"] == ["schedule"]
+    assert rows["old"]["movesTo"] == "NamespacedDeletingPolicy"
     assert rows["moves"]["source"].endswith("all.yaml:15")
 
 
@@ -133,8 +134,8 @@ def test_tables_count_what_moves(file: Path, command: Command) -> None:
         "| ClusterPolicy | v1 | moves | 1 | validate.pattern | ValidatingPolicy |"
         in (lines)
     )
-    assert lines[-1].startswith("5 objects, of which 1 move.")
-    assert "5 objects, of which 1 move." in command("inventory", str(file)).out
+    assert lines[-1].startswith("5 objects, of which 2 move.")
+    assert "5 objects, of which 2 move." in command("inventory", str(file)).out
     quick = command("inventory", str(file), "--quick").out
     assert "5 objects, of which 0 move." in quick
     assert "not tried" in quick
