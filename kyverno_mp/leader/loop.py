@@ -148,9 +148,9 @@ class Leader:
         changes = self._poll_policies(now_ns, force=force)
         problems = changes.problems
         generation = self._status.generation
-        damaged = not _OF_POLICIES.isdisjoint(again)
         before, self._lost = self._lost, self._lost_now()
-        damaged = damaged or before is not self._lost or changes.unread != self._unread
+        damaged = before is not self._lost or changes.unread != self._unread
+        damaged = damaged or not _OF_POLICIES.isdisjoint(again)
         self._unread = changes.unread
         if changes or first or damaged or self._policy_set.waiting:
             self._policy_set = self._policy_store.update(
@@ -203,9 +203,9 @@ class Leader:
     def _save_outcomes(self) -> None:
         """Save costly compilation results for the next leader."""
         outcomes = self._policy_store.costly_outcomes()
-        folder = self._runtime_dir / SNAPSHOT
-        is_new = outcomes.keys() != self._outcomes_written
-        if is_new and write_compile_cache(folder, outcomes):
+        if outcomes.keys() == self._outcomes_written:
+            return
+        if write_compile_cache(self._runtime_dir / SNAPSHOT, outcomes):
             self._outcomes_written = frozenset(outcomes)
 
     @property
@@ -331,8 +331,7 @@ def run(
     def beat() -> None:
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         if signal.SIGTERM in signal.sigpending():
-            # A round can end anywhere, as by a kill; the first ones are long.
-            raise SystemExit
+            raise SystemExit  # a round can end anywhere, as by a kill
 
     leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
     if helpers is not None:
