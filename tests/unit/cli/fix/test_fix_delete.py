@@ -15,7 +15,7 @@ import yaml
 from kyverno_mp.cli.fix.rewrite.delete import deletion_of
 from kyverno_mp.cli.fix.rewrite.deletion_proof import compare
 from kyverno_mp.cli.fix.to_cel import rewrite
-from kyverno_mp.limits import REWRITE_INPUTS_MIN
+from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cleanup_policy import (
     CleanupPolicy,
     ClusterCleanupPolicy,
@@ -26,7 +26,7 @@ from tests.unit.cli.conftest import Command
 
 Json = Any
 COUNTED = "kyverno_mp.cli.fix.rewrite.stored_objects.REWRITE_INPUTS_MIN"
-INPUTS = scaled(REWRITE_INPUTS_MIN) // 4
+INPUTS = min(scaled(REWRITE_INPUTS_MIN) // 4, REWRITE_INPUTS_MAX)
 
 
 @pytest.fixture(autouse=True)

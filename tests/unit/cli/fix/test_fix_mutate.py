@@ -16,7 +16,7 @@ from kyverno_mp.cli.fix import to_cel
 from kyverno_mp.cli.fix.rewrite.policy import documents_of
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_cel import rewrite
-from kyverno_mp.limits import REWRITE_INPUTS_MIN
+from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from tests.examples import scaled
@@ -24,7 +24,7 @@ from tests.unit.cli.conftest import Command
 
 Json = Any
 COUNTED = "kyverno_mp.cli.fix.rewrite.inputs.REWRITE_INPUTS_MIN"
-INPUTS = scaled(REWRITE_INPUTS_MIN) // 4
+INPUTS = min(scaled(REWRITE_INPUTS_MIN) // 4, REWRITE_INPUTS_MAX)
 
 
 @pytest.fixture(autouse=True)

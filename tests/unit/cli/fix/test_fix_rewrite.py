@@ -27,7 +27,7 @@ from tests.unit.cli.conftest import Command
 Json = Any
 PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 SERVICES = {"any": [{"resources": {"kinds": ["Service"]}}]}
-INPUTS = scaled(REWRITE_INPUTS_MIN)
+INPUTS = min(scaled(REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
 COUNTED = "kyverno_mp.cli.fix.rewrite.inputs.REWRITE_INPUTS_MIN"
 
 
@@ -199,7 +199,7 @@ REWRITTEN: dict[str, Json] = {
                         },
                         "deny": {
                             "conditions": {
-                                "any": [condition("element.name", "Equals", "x")]
+                                "any": [condition("element.name || ''", "Equals", "x")]
                             }
                         },
                     }
@@ -619,7 +619,7 @@ REFUSED: list[tuple[Json, str]] = [
     ),
     (deny(condition("sum(request.object.spec.x)", "Equals", 1)), "JMESPath sum()"),
     (deny(condition("request.roles", "Equals", "A")), "variable request"),
-    (deny(condition(TYPE, "GreaterThan", "A")), "GreaterThan A"),
+    (deny(condition(TYPE, "GreaterThan", "A")), "the order of a string and A"),
     (deny(condition(TYPE, "Equals", "5")), "the amount 5 of a condition"),
     (policy({"verifyImages": [{"imageReferences": ["*"]}]}), "verifyImages"),
     (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
