@@ -161,11 +161,15 @@ class Policies(Record):
 
 
 class ExceptionItem(Record):
-    """A PolicyException in force; rules has the first rules that it names."""
+    """A PolicyException in force; rules has the first rules that it names.
+
+    expires is the time of its end, "" if it stays.
+    """
 
     name: str
     rules: Sequence[str]
     rules_count: int
+    expires: str
 
 
 class Exceptions(Record):
@@ -292,8 +296,8 @@ def _exceptions(view: View, values: Values) -> Exceptions:
     published = view.facts.published()
     chosen, number, pages = rows_of(published.exceptions, page_of(values))
     items = [
-        ExceptionItem(exempted.key, exempted.rules[:NAMED_MAX], len(exempted.rules))
-        for exempted in chosen
+        ExceptionItem(each.key, each.rules[:NAMED_MAX], len(each.rules), each.expires)
+        for each in chosen
     ]
     return Exceptions(items, published.exceptions_count, number, pages)
 

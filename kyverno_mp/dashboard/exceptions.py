@@ -6,19 +6,30 @@ its arguments. Cost: decodes every rule, once per generation.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from kyverno_mp.dashboard.activity import About
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.limits import DASHBOARD_EXCEPTIONS_MAX
+from kyverno_mp.policy.expiry import written
 from kyverno_mp.snapshot.policies import PolicySegment
 
 
 @dataclass(frozen=True, slots=True)
 class Exempted:
-    """An exception in force. ``rules``: the rules that it names, as "policy: rule"."""
+    """An exception in force.
+
+    ``rules``: the rules that it names, as "policy: rule". ``expires``: the time of its
+    end, as RFC 3339; "": it stays.
+    """
 
     key: str
     rules: tuple[str, ...]
+    expires: str = ""
+
+    def is_expired(self, now: datetime) -> bool:
+        """Return whether it has no effect any more."""
+        return bool(self.expires) and datetime.fromisoformat(self.expires) <= now
 
 
 @dataclass(slots=True)
@@ -36,6 +47,7 @@ def published_of(segment: PolicySegment) -> Published:
     """Return the policies and exceptions of a generation."""
     published = Published(segment.generation)
     named: dict[str, list[str]] = {}
+    expires: dict[str, str] = {}
     try:
         for position in range(segment.policy_count):
             policy = segment.policy(position)
@@ -43,6 +55,8 @@ def published_of(segment: PolicySegment) -> Published:
             for number in range(segment.rules_of(position)):
                 rule = segment.rule(position, number)
                 for exception in rule.exceptions:
+                    if exception.expires_at_ns is not None:
+                        expires[exception.key] = written(exception.expires_at_ns)
                     named.setdefault(exception.key, []).append(
                         f"{policy.key}: {rule.name}"
                     )
@@ -51,5 +65,7 @@ def published_of(segment: PolicySegment) -> Published:
         published.problem = error.message
     published.exceptions_count = len(named)
     keys = sorted(named)[:DASHBOARD_EXCEPTIONS_MAX]
-    published.exceptions = tuple(Exempted(key, tuple(named[key])) for key in keys)
+    published.exceptions = tuple(
+        Exempted(key, tuple(named[key]), expires.get(key, "")) for key in keys
+    )
     return published

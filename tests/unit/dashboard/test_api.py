@@ -87,6 +87,11 @@ def test_an_exception_with_many_rules_has_a_short_list() -> None:
     (item,) = ask(world, "/api/v1/exceptions")["exceptions"]
     assert item["rulesCount"] == len(rules)
     assert item["rules"] == list(rules[:20])
+    assert item["expires"] == ""
+    ends = "2199-01-31T00:00:00Z"
+    published.exceptions = (Exempted("a/b", rules, ends),)
+    (item,) = ask(world, "/api/v1/exceptions")["exceptions"]
+    assert item["expires"] == ends
 
 
 @pytest.mark.parametrize(

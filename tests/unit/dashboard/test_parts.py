@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kyverno_mp.dashboard.activity import About, activity_of
 from kyverno_mp.dashboard.entries import RESULTS, Counts
+from kyverno_mp.dashboard.exceptions import Exempted, published_of
 from kyverno_mp.dashboard.history import History, Point, Series, increases
 from kyverno_mp.dashboard.results import Query, Results, Room
 from kyverno_mp.dashboard.watch import ReportWatch
+from kyverno_mp.leader.loop import PAGES, SNAPSHOT, Leader
 from kyverno_mp.limits import (
     DASHBOARD_MESSAGE_CHARACTERS_MAX,
     DASHBOARD_SAMPLES_MAX,
@@ -19,9 +23,16 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.process.roles.dashboard import Sampler
 from kyverno_mp.reports.objects import POLICY_REPORTS
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.families import RESULTS as MEASURED
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.values.jsonvalue import Json
 from tests.unit.dashboard.world import World, entry
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.waiting import wait_for
@@ -29,6 +40,55 @@ from tests.waiting import wait_for
 
 def counts(number: int) -> Counts:
     return Counts({**dict.fromkeys(RESULTS, 0), "pass": number})
+
+
+def test_published_exceptions_have_their_end(tmp_path: Path) -> None:
+    """Read from the snapshot that a leader publishes."""
+    for name in ("policies", SNAPSHOT, PAGES):
+        (tmp_path / name).mkdir(mode=0o700)
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    rule = {"name": "r", "match": match, "validate": {"message": "m", "deny": {}}}
+    documents: list[Json] = [
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "p"},
+            "spec": {"rules": [rule]},
+        }
+    ]
+    ends = "2199-01-31T00:00:00Z"
+    for name, annotations in (("ends", {"kyverno-mp.io/expires": ends}), ("lasts", {})):
+        spec = {
+            "match": match,
+            "exceptions": [{"policyName": "p", "ruleNames": ["r"]}],
+        }
+        metadata = {"name": name, "namespace": "ops", "annotations": annotations}
+        documents.append(
+            {
+                "apiVersion": "kyverno.io/v2",
+                "kind": "PolicyException",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
+    (tmp_path / "policies" / "all.yaml").write_text(yaml.safe_dump_all(documents))
+    leader = Leader(
+        Settings(
+            standalone=True,
+            policies_dir=str(tmp_path / "policies"),
+            exception_namespace="*",
+        ),
+        tmp_path,
+        Publisher(tmp_path / SNAPSHOT),
+        Recorder(Page.claim(tmp_path / PAGES, "leader"), 100),
+    )
+    leader.step(force=True)
+    path = tmp_path / SNAPSHOT / segment_file(POLICIES)
+    published = published_of(PolicySegment(Segment.attach(path, POLICIES)))
+    assert published.exceptions == (
+        Exempted("ops/ends", ("p: r",), ends),
+        Exempted("ops/lasts", ("p: r",)),
+    )
 
 
 def test_chart_begins_at_the_start_however_old() -> None:

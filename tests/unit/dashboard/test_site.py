@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kyverno_mp.dashboard.exceptions import Exempted
 from kyverno_mp.dashboard.history import REPORTS, Series
 from kyverno_mp.dashboard.site import FAILED, REFUSED, SERVED, UNKNOWN
 from kyverno_mp.leader.status import PolicyStatus, Status
@@ -448,6 +449,19 @@ def test_pages_name_possibly_missing_data() -> None:
     assert "cannot be read: forbidden" in world.get("/results")[1]
     world.pod.published_now.exceptions_count = DASHBOARD_EXCEPTIONS_MAX + 1
     assert "are listed" in world.get("/exceptions")[1]
+
+
+def test_an_exception_that_has_ended_is_no_longer_shown_as_valid() -> None:
+    world = World()
+    world.pod.published_now.exceptions = (
+        Exempted("a/lasts", ("policy: r",)),
+        Exempted("a/ends", ("policy: r",), "2199-01-31T00:00:00Z"),
+        Exempted("a/has-ended", ("policy: r",), "2020-01-31T00:00:00Z"),
+    )
+    text = world.get("/exceptions")[1]
+    assert "<td>2199-01-31T00:00:00Z</td>" in text
+    assert "<td>expired 2020-01-31T00:00:00Z</td>" in text
+    assert text.count("expired ") == 1
 
 
 def test_charts_show_the_history_since_the_start() -> None:
