@@ -121,6 +121,7 @@ def exceptions(view: View, values: Values) -> str:
         "Exceptions",
         count=published.exceptions_count,
         exceptions=chosen,
+        expired={each.key for each in chosen if each.is_expired(view.now)},
         known=len(published.exceptions),
         named_max=NAMED_MAX,
         paging=paging_of("/exceptions", number, pages),
