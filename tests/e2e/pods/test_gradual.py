@@ -96,6 +96,11 @@ class Callers:
                 assert is_denied or status == 201, answer
                 self.answers.append(Answer(began_s, time.monotonic(), is_denied))
 
+    def go_on(self, count: int) -> None:
+        """Wait for ``count`` further answers."""
+        seen = len(self.answers)
+        until(lambda: len(self.answers) > seen + count, "the callers go on")
+
     def wait_for_allowed(self, count: int) -> None:
         """Wait until the last ``count`` answers allow."""
         until(
@@ -162,9 +167,11 @@ def test_replicas_take_a_bad_policy_back(
     with Callers(plane) as callers:
         callers.wait_for_allowed(300)
         until(lambda: "FellBack" in state_of(installed), "it is stored")
+        callers.go_on(300)
+        # By now, every replica has heard of it, however slow the machine is.
+        callers.wait_for_allowed(300)
         settled_s = time.monotonic()
-        seen = len(callers.answers)
-        until(lambda: len(callers.answers) > seen + 300, "the callers go on")
+        callers.go_on(300)
     answers = sorted(callers.answers, key=lambda answer: answer.ended_s)
     denied = [answer for answer in answers if answer.is_denied]
     assert len(denied) > BUDGET, "only an exceeded budget lifts it"
