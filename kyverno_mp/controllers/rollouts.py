@@ -193,8 +193,6 @@ class RolloutsController:
         self._counts = dict.fromkeys(PHASES, 0)
         self._told: set[tuple[str, RolloutState]] = set()
         """The fall-backs that this process has told since it holds the lease."""
-        self._untold: dict[str, RolloutState] = {}
-        """Policies whose statuses may still say that they fell back."""
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of rollouts by phase, for metrics; from any thread."""
@@ -219,14 +217,10 @@ class RolloutsController:
         rollouts = rollouts_in(documents)
         due = self._due(rollouts, states)
         self._counts = _counted(rollouts, due)
-        self._clear(stored.states, due)
-        due = {
-            name: state if state.phase == FELL_BACK else without_reason(state)
-            for name, state in due.items()
-        }
+        after = self._cleared(stored.states, due)
         ended = list(_ended(stored.counted, due, self._now_s()))
-        if ended or due != stored.states:
-            self._write(stored, due, ended)
+        if ended or after != stored.states:
+            self._write(stored, after, ended)
         self._tell(due)
         return Result(after_s=_RESYNC_S)
 
@@ -280,18 +274,25 @@ class RolloutsController:
             if self._inputs.tell(name, state):
                 self._told.add((name, state))
 
-    def _clear(
+    def _cleared(
         self, stored: Mapping[str, RolloutState], due: Mapping[str, RolloutState]
-    ) -> None:
-        """Tell that policies are in force again, before that is forgotten."""
+    ) -> dict[str, RolloutState]:
+        """Return what to store: a reason stays until its policy no longer says it.
+
+        So a leader that ends before it could tell leaves this to the next one.
+        """
+        after = dict(due)
         for name, state in stored.items():
-            if state.reason:
-                self._untold[name] = without_reason(state)
-        for name, state in tuple(self._untold.items()):
-            after = due.get(name)
-            is_back = after is not None and after.phase == FELL_BACK
-            if is_back or self._inputs.tell(name, state):
-                del self._untold[name]
+            is_back = name in due and due[name].phase == FELL_BACK
+            if not state.reason or is_back:
+                continue
+            if not self._inputs.tell(name, without_reason(state)):
+                after[name] = msgspec.structs.replace(
+                    due.get(name, state), reason=state.reason
+                )
+            elif name in due:
+                after[name] = without_reason(due[name])
+        return after
 
 
 def without_reason(state: RolloutState) -> RolloutState:

@@ -114,22 +114,26 @@ class Holder:
         api.put(PATH, apiVersion="kyverno.io/v1", metadata=metadata, status={})
         self.events: list[EventInfo] = []
         self._api, self._objects = api, Objects(api.client())
+        self._policy, self._clock = policy, Clock()
+        ((self._name, rollout),) = rollouts_in([policy]).items()
+        self._state = initial(rollout, int(self._clock.now().timestamp()))
+        self.restart()
+
+    def restart(self) -> None:
+        """Let another leader hold the lease."""
         election: Any = self
-        clock = Clock()
         self._controller = RolloutsController(
             self._objects,
             election,
             KEY,
             Inputs(
                 self._stored,
-                lambda: [policy],
+                lambda: [self._policy],
                 lambda _: None,
-                tell=statuses_of(api, self.events).tell,
+                tell=statuses_of(self._api, self.events).tell,
             ),
-            clock,
+            self._clock,
         )
-        ((self._name, rollout),) = rollouts_in([policy]).items()
-        self._state = initial(rollout, int(clock.now().timestamp()))
 
     def holds(self) -> bool:
         return True
@@ -182,3 +186,19 @@ def test_what_the_api_server_rejects_is_told_again(
     settle()
     assert conditions() == []
     assert len(holder.events) == 1
+
+
+def test_another_leader_tells_what_the_last_one_could_not(api: FakeApi) -> None:
+    """A kill between a rejection and its repeat leaves no stale condition."""
+    holder = Holder(api)
+    holder.store("FellBack", "too many")
+    holder.reconcile()
+    holder.store("Progressing", "too many")
+    rejection = {"code": 422, "reason": "Invalid"}
+    for _ in range(3):
+        api.fault(WRITES, rejection)
+        holder.reconcile()
+        holder.restart()
+    assert api.client().get(PATH)["status"]["conditions"]
+    holder.reconcile()
+    assert not api.client().get(PATH)["status"].get("conditions")
