@@ -6,8 +6,8 @@ May touch: sleeps in threads, never in the event loop.
 Source: docs/architecture.md 1 (tenants cannot hurt each other).
 
 Python runs one thread at a time. An evaluation in the event loop that exceeds its slice
-stops and starts over in a thread. The threads take turns, so the event loop waits for
-at most about one of them.
+stops and starts over in a thread. The threads take turns and sleep after each slice, so
+the event loop waits for at most about one of them.
 """
 
 import threading
@@ -20,6 +20,7 @@ from kyverno_mp.errors import Preempted
 from kyverno_mp.limits import (
     INLINE_STARVED_NS_MAX,
     INLINE_STARVED_SLICE_NS,
+    THREAD_PAUSE_NS,
     THREAD_SLICE_NS,
 )
 
@@ -79,7 +80,7 @@ class ThreadPace:
         self.slice_ends_ns = now_ns + THREAD_SLICE_NS
 
     def next_slice(self, now_ns: int) -> None:
-        """Sleep long enough for each other evaluation to run one slice."""
+        """Sleep while the event loop and each other evaluation run a slice."""
         if now_ns < self.slice_ends_ns:
             return
         if not self._is_counted:
@@ -135,8 +136,10 @@ class LongEvaluations:
         return self._monotonic_ns()
 
     def wait_turn(self) -> int:
-        """Sleep while each other evaluation runs a slice; return the new time."""
+        """Sleep while each other evaluation runs a slice; return the new time.
+
+        A lone evaluation also sleeps, for the event loop (limits.THREAD_PAUSE_NS).
+        """
         others = self.count - 1
-        if others > 0:
-            self._sleep(others * THREAD_SLICE_NS / 1e9)
+        self._sleep(max(others * THREAD_SLICE_NS, THREAD_PAUSE_NS) / 1e9)
         return self._monotonic_ns()

@@ -6,6 +6,7 @@ from kyverno_mp.errors import Preempted
 from kyverno_mp.limits import (
     INLINE_STARVED_NS_MAX,
     INLINE_STARVED_SLICE_NS,
+    THREAD_PAUSE_NS,
     THREAD_SLICE_NS,
 )
 from kyverno_mp.webhook.review.pace import EventLoopPace, LongEvaluations
@@ -68,15 +69,18 @@ def test_oversized_work_leaves_the_event_loop_immediately(slice_ends_ns: int) ->
         pace.make_room()
 
 
-def test_single_thread_never_sleeps(
+def test_single_thread_sleeps_after_each_slice_for_the_event_loop(
     long_evaluations: LongEvaluations, clock: Clock
 ) -> None:
+    """A failure means: an evaluation that calls RE2 all the time stops the webhook."""
     with long_evaluations.pace() as pace:
-        assert pace.slice_ends_ns == clock.now_ns + THREAD_SLICE_NS
-        clock.now_ns = pace.slice_ends_ns + 1
-        pace.next_slice(clock.now_ns)
-        assert pace.slice_ends_ns == clock.now_ns + THREAD_SLICE_NS
-    assert clock.slept_ns == []
+        for ends in range(1, 4):
+            assert pace.slice_ends_ns == clock.now_ns + THREAD_SLICE_NS
+            pace.next_slice(pace.slice_ends_ns - 1)
+            assert len(clock.slept_ns) == ends - 1
+            clock.now_ns = pace.slice_ends_ns + 1
+            pace.next_slice(clock.now_ns)
+            assert clock.slept_ns == [THREAD_PAUSE_NS] * ends
     assert long_evaluations.count == 0
 
 
@@ -94,7 +98,7 @@ def test_each_thread_sleeps_a_slice_for_every_other(
         assert long_evaluations.count == 2, (
             "the third has not outlasted its first slice"
         )
-    assert clock.slept_ns == [THREAD_SLICE_NS] * 2
+    assert clock.slept_ns == [THREAD_PAUSE_NS, THREAD_SLICE_NS, THREAD_SLICE_NS]
     assert long_evaluations.count == 0
 
 
