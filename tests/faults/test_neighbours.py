@@ -14,10 +14,14 @@ import pytest
 from tests.faults.attacks import ATTACKS
 from tests.faults.neighbour import DEADLINE_S, run, start
 from tests.faults.service import Service
+from tests.yardstick import slowness
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 NEIGHBOUR_S_MAX = 0.5
-"""The target is 0.25 (perf/neighbours.py --check); CI needs tolerance for wall time."""
+"""The target is 0.25 (perf/neighbours.py --check); CI needs tolerance for wall time.
+
+As on the machine of the yardstick: a machine of half the speed has twice the time.
+"""
 HEALTH_S_MAX = 2.0
 ATTEMPTS = 4
 """Other programs may block this machine's cores for as long: one quiet run counts."""
@@ -64,6 +68,7 @@ def test_other_tenants_are_answered_in_time(
     waits = []
     with contextlib.closing(service):
         for _ in range(ATTEMPTS):
+            slower = slowness()
             seen = run(service, attack, connections=4, seconds=ATTACK_S)
             assert seen.same_worker, service.errors()[-2000:]
             assert not seen.neighbour_wrong
@@ -71,13 +76,19 @@ def test_other_tenants_are_answered_in_time(
             assert max(seen.attack_s) < DEADLINE_S + 2.0, "each by its deadline"
             assert seen.attack_bytes_max < ANSWER_BYTES_MAX
             assert seen.worker_mib < WORKER_MIB_MAX
+            slower = max(slower, slowness())
             waits.append(
-                (seen.neighbour_s_max, seen.health_s_max, seen.neighbour_answers)
+                (
+                    seen.neighbour_s_max,
+                    seen.health_s_max,
+                    seen.neighbour_answers,
+                    slower,
+                )
             )
             if (
                 seen.neighbour_answers > ANSWERS_MIN
-                and seen.neighbour_s_max < NEIGHBOUR_S_MAX
-                and seen.health_s_max < HEALTH_S_MAX
+                and seen.neighbour_s_max < NEIGHBOUR_S_MAX * slower
+                and seen.health_s_max < HEALTH_S_MAX * slower
             ):
                 return
-    pytest.fail(f"(s that neighbours waited, that probes waited, answers): {waits}")
+    pytest.fail(f"(s of neighbours, s of probes, answers, slowness): {waits}")
