@@ -181,10 +181,14 @@ def difference(
         return _not_loaded(origin, read_error(error, path))
     except CommandFailed as error:
         return _not_loaded(origin, error.message)
-    expected = next(
-        (each for each in documents if _place(each) == _place(actual)), None
-    )
-    if expected is None:
+    places = [_place(each) for each in documents]
+    if _place(actual) in places:
+        expected = documents[places.index(_place(actual))]
+    elif (in_default := _place(actual, namespace="default")) in places:
+        # As in 1.19: a cluster-wide object, put into a namespace by reading the file.
+        expected = documents[places.index(in_default)]
+        del metadata_of(expected)["namespace"]
+    else:
         name = _place(actual)[-1]
         return _not_loaded(origin, f"resource with name {name} not found in manifest")
     before, after = _comparable(expected), _comparable(actual)
@@ -205,9 +209,10 @@ def _not_loaded(origin: str, reason: str) -> tuple[str, str]:
     return "Resource error", message
 
 
-def _place(raw: dict[str, Json]) -> tuple[str, ...]:
+def _place(raw: dict[str, Json], *, namespace: str = "") -> tuple[str, ...]:
+    """Return where the object is; ``namespace``: instead of none."""
     values = (raw.get("apiVersion"), raw.get("kind"))
-    names = (metadata_text(raw, "namespace"), metadata_text(raw, "name"))
+    names = (metadata_text(raw, "namespace") or namespace, metadata_text(raw, "name"))
     return (*("" if value is None else str(value) for value in values), *names)
 
 

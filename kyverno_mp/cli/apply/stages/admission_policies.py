@@ -125,7 +125,8 @@ class AdmissionPolicies:
 def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
     """Return the request for policies in CEL: the user's operation on the object.
 
-    The objects of a run are created, unless a result of a test names an operation.
+    The objects of a run are created, unless a result of a test names an operation. As
+    in 1.20, an object is a subresource's if the values file says so.
     """
     is_created = request.operation == "CREATE"
     resource = {
@@ -135,7 +136,6 @@ def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
     }
     return replace(
         request,
-        subresource="",
         old_object={} if is_created else request.old_object,
         username=user.username,
         groups=user.groups,

@@ -235,6 +235,74 @@ def test_each_generated_object_is_in_one_of_the_files(
     assert code == 1
 
 
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"name": "made"}, "Ok"),
+        ({"name": "made", "labels": {"a": "b"}}, "Resource diff"),
+        ({"name": "made", "namespace": "apps"}, "Resource error"),
+    ],
+)
+def test_a_generated_object_may_be_cluster_wide(
+    command: Command, tmp_path: Path, metadata: Json, reason: str
+) -> None:
+    """Its file names no namespace, as in the cluster (1.19; an error in 1.18)."""
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump(made))
+    namespace = '{"apiVersion": dyn("v1"), "kind": dyn("Namespace")'
+    namespace += ', "metadata": dyn({"name": "made"})}'
+    policy = in_cel(
+        "GeneratingPolicy",
+        "true",
+        "CREATE",
+        generate=[{"expression": f'generator.Apply("", [{namespace}])'}],
+    )
+    assert isinstance(policy, dict)
+    del policy["spec"]["validations"]
+    result = entry("v", "pass")
+    assert isinstance(result, dict)
+    _, rows, err = run(
+        command, tmp_path, policy, [{**result, "generatedResource": "made.yaml"}]
+    )
+    assert [row["REASON"] for row in rows] == [reason], err
+
+
+@pytest.mark.parametrize("kind", ["ValidatingPolicy", "ValidatingAdmissionPolicy"])
+@pytest.mark.parametrize(
+    ("resource", "failures"),
+    [("pods/eviction", 1), ("pods/*", 1), ("pods", 0), ("pods/exec", 0)],
+)
+def test_values_make_an_object_that_of_a_subresource(
+    command: Command, tmp_path: Path, kind: str, resource: str, failures: int
+) -> None:
+    """Policies in CEL match it as in the cluster (1.20; never in 1.18)."""
+    policy = in_cel(kind, "false", "CREATE")
+    assert isinstance(policy, dict)
+    policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"] = [resource]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
+    (tmp_path / "eviction.yaml").write_text(
+        yaml.safe_dump({**eviction, "metadata": {"name": "a", "namespace": "apps"}})
+    )
+    named: Json = {"version": "v1", "name": "pods/eviction", "kind": "Eviction"}
+    parent: Json = {"version": "v1", "name": "pods", "kind": "Pod"}
+    subresource = {
+        "subresource": {**named, "group": "policy"},
+        "parentResource": parent,
+    }
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
+    values = {"apiVersion": "cli.kyverno.io/v1alpha1", "kind": "Values"}
+    (tmp_path / "values.yaml").write_text(
+        yaml.safe_dump({**values, "subresources": [subresource]})
+    )
+    policy_file, resource_file, values_file = (
+        tmp_path / f"{name}.yaml" for name in ("policy", "eviction", "values")
+    )
+    done = command("apply", policy_file, "-r", resource_file, "-f", values_file)
+    assert f"fail: {failures}, " in done.out
+    without_values = command("apply", policy_file, "-r", resource_file)
+    assert "fail: 0, " in without_values.out, "an Eviction is no Pod"
+
+
 @pytest.mark.parametrize("field", ["generatedResource", "generatedResources"])
 @pytest.mark.parametrize(
     ("data", "wanted", "reason"),
