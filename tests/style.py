@@ -9,6 +9,7 @@ tests/unit/test_tidy_words.py and test_tidy_kinds.py. May touch: nothing.
 """
 
 import ast
+import gc
 import io
 import re
 import sys
@@ -42,6 +43,21 @@ def sources(rooms: Iterable[str] = ()) -> dict[str, str]:
         for path in sorted(PACKAGE.rglob("*.py"))
         if not chosen or path.relative_to(PACKAGE).parts[0] in chosen
     }
+
+
+def syntax_trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each module of the package.
+
+    They are a million objects without cycles, which the garbage collector would visit
+    again and again: it sees none of them.
+    """
+    gc.disable()
+    try:
+        paths = sorted(PACKAGE.rglob("*.py"))
+        return {path: ast.parse(path.read_text()) for path in paths}
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def names_bound(tree: ast.AST) -> Iterator[str]:

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.style import syntax_trees
+
 ROOT = Path(__file__).resolve().parents[2] / "kyverno_mp"
 MODULES = sorted(ROOT.rglob("*.py"))
 BANNED = {"utils", "util", "common", "helpers", "helper", "misc", "core", "shared_code"}
 
 
-@cache
+_trees = cache(syntax_trees)
+
+
 def _tree(module: Path) -> ast.Module:
-    return ast.parse(module.read_text())
+    return _trees()[module]
 
 
 def _card(module: Path) -> str:

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "kyverno_mp"
+from tests.style import PACKAGE, syntax_trees
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 KEPT = {
@@ -143,11 +142,8 @@ def _is_used(node: Definition, attributes: Counter[str], names: Counter[str]) ->
 def product() -> list[Module]:
     """Return the modules of the package."""
     return [
-        Module(
-            ".".join(path.relative_to(PACKAGE).with_suffix("").parts),
-            ast.parse(path.read_text()),
-        )
-        for path in sorted(PACKAGE.rglob("*.py"))
+        Module(".".join(path.relative_to(PACKAGE).with_suffix("").parts), tree)
+        for path, tree in syntax_trees().items()
     ]
 
 

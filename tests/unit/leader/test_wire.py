@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -77,6 +77,10 @@ def serve_kinds(api: FakeApi, *kinds: tuple[str, str]) -> None:
 
 def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
     raise AssertionError("no entry of these tests makes calls")
+
+
+_TICKS: Final = 10
+"""Of 10 ms. After them, nothing that was put off for longer happens."""
 
 
 class Leader:
@@ -166,18 +170,19 @@ class Leader:
         """Let events take effect while the clock almost stands still.
 
         Writes of webhook configurations keep a distance (queues/pace.py), so one may be
-        due only 10 ms later.
+        due only 10 ms later: after each work, whenever its event arrives.
         """
-        left = 10
+        ticks = _TICKS
 
         def holds() -> object:
-            nonlocal left
-            self.work()
-            found = condition()
-            if not found and left:
-                left -= 1
+            nonlocal ticks
+            if self.wired.controllers.work_due():
+                ticks = _TICKS
+            value = condition()
+            if not value and ticks:
+                ticks -= 1
                 self.turned.turn(0.01)
-            return found
+            return value
 
         wait_for(holds)
 
