@@ -52,7 +52,8 @@ class Banner:
         """Return the lines of the message."""
         settings = self.settings
         webhook = f"https://{address_of(settings.webhook_host, settings.webhook_port)}"
-        health = f"http://{address_of(settings.health_host, settings.health_port)}"
+        scheme = "https" if settings.metrics_tls else "http"
+        health = f"{scheme}://{address_of(settings.health_host, settings.health_port)}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
             # The cluster's certificate replaces the initial one.

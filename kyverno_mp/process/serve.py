@@ -141,12 +141,18 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
             *_authorizer_paths(settings),
             ("KYVERNO_MP_OTLP_CA_FILE", settings.otlp_ca_file),
+            ("KYVERNO_MP_METRICS_CERT_FILE", settings.metrics_cert_file),
+            ("KYVERNO_MP_METRICS_KEY_FILE", settings.metrics_key_file),
             ("KYVERNO_MP_NOTIFY_URL_FILE", settings.notify_url_file),
         )
         if path and not Path(path).exists()
     ]
-    if settings.tls_cert_file and not problems:
-        problems.extend(_tls_problems(settings))
+    if not problems:
+        problems.extend(
+            _tls_problems("TLS_", settings.tls_cert_file, settings.tls_key_file)
+        )
+        cert, key = settings.metrics_cert_file, settings.metrics_key_file
+        problems.extend(_tls_problems("METRICS_", cert, key))
     if settings.client_ca_file and not problems:
         problems.extend(_client_ca_problems(settings.client_ca_file))
     if not settings.standalone:
@@ -224,14 +230,13 @@ def _authorizer_problems(settings: Settings) -> list[str]:
     return problems
 
 
-def _tls_problems(settings: Settings) -> list[str]:
-    """Return the reasons why workers could not use the certificate files."""
-    pair = (
-        f"KYVERNO_MP_TLS_CERT_FILE={settings.tls_cert_file} and"
-        f" KYVERNO_MP_TLS_KEY_FILE={settings.tls_key_file}"
-    )
+def _tls_problems(prefix: str, cert: str, key: str) -> list[str]:
+    """Return the reasons why certificate files, if any, could not be used."""
+    if not cert:
+        return []
+    pair = f"KYVERNO_MP_{prefix}CERT_FILE={cert} and KYVERNO_MP_{prefix}KEY_FILE={key}"
     try:
-        Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+        Certificates(Path(cert), Path(key))
     except ssl.SSLError as error:
         reason = error.reason or "not PEM, or the key has a pass phrase"
         return [f"{pair}: no certificate with its key: {reason}"]

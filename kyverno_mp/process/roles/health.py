@@ -10,6 +10,7 @@ Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
 from kyverno_mp.process.metrics_push import Measured, pusher_of
 from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
+from kyverno_mp.process.startup.certificate import Files, tls_of_metrics
 from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.startup.listen import address_of
 from kyverno_mp.process.startup.summary import Summary, summary_of
@@ -69,6 +71,11 @@ _PROBLEMS_MAX: Final = 50
 """The number of problems of one kind that /healthz lists; /policies lists all of them.
 """
 _LONG: Final = ("/metrics", "/policies")
+_PROBES: Final = frozenset(
+    {"/health/liveness", "/health/readiness", "/livez", "/readyz"}
+)
+"""What is answered by plain HTTP even if the rest needs TLS."""
+_NEEDS_TLS: Final = HTTPStatus.FORBIDDEN, TEXT, b"https only\n"
 Answer = tuple[HTTPStatus, str, bytes]
 
 
@@ -96,6 +103,8 @@ class Reporter:
         self._rights_shown: set[tuple[str, ...]] = set()
         self._certificate = CertificateExpiry(cert)
         self._settings = settings
+        self.measures = settings.metrics
+        """Whether /metrics is served."""
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
         self._lag_times = LagTimes()
@@ -309,7 +318,7 @@ class Reporter:
 class Server:
     """Answers GET and HEAD of a few paths."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, tls: ssl.SSLContext | None = None) -> None:
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._scrapes: dict[Format, asyncio.Future[Answer]] = {}
         self._reporter = reporter
@@ -326,7 +335,9 @@ class Server:
             self._respond,
             connections_max=_CONNECTIONS_MAX,
             is_long=lambda asked: asked.path in _LONG,
+            tls=tls,
         )
+        self._needs_tls = tls is not None
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until SIGTERM."""
@@ -337,6 +348,8 @@ class Server:
         return self._scraper.submit(self._reporter.measured).result()
 
     async def _respond(self, asked: Asked) -> bytes:
+        if self._needs_tls and not asked.is_tls and asked.path not in _PROBES:
+            return response_bytes(asked.method, *_NEEDS_TLS)
         accept = asked.headers.get("accept", "")
         answer = await self._answer(asked.method, asked.path, accept)
         return response_bytes(asked.method, *answer)
@@ -349,6 +362,8 @@ class Server:
         if method not in ("GET", "HEAD"):
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         if path == "/metrics":
+            if not self._reporter.measures:
+                return _plain(HTTPStatus.NOT_FOUND)
             return await self._metrics(format_for(accept))
         if path == "/":
             return self._reporter.start_page(accept)
@@ -370,11 +385,15 @@ def run(
     listener: socket.socket,
     queues: Mapping[str, Sequence[str]],
     pools: Sequence[str] = (),
-    cert: Path | None = None,
+    files: Files | None = None,
 ) -> None:
-    """Serve until SIGTERM; the entry point of the health process."""
+    """Serve until SIGTERM; the entry point of the health process.
+
+    ``files``: the certificate that the workers serve.
+    """
+    cert = None if files is None else files.cert
     reporter = Reporter(settings, runtime_dir, queues, pools, cert)
-    server = Server(reporter)
+    server = Server(reporter, tls_of_metrics(settings, files))
     pusher = pusher_of(settings, server.measured, reporter.pushes)
     asyncio.run(server.serve(listener))
     if pusher is not None:
