@@ -16,9 +16,9 @@ import ssl
 from pathlib import Path
 
 from kyverno_mp.egress.addresses import read_rules
-from kyverno_mp.errors import SettingInvalid, StateError
+from kyverno_mp.errors import RequestInvalid, SettingInvalid, StateError
 from kyverno_mp.kube.access import access_of
-from kyverno_mp.leader.authorizer import folders_of
+from kyverno_mp.leader.authorizer import folders_of, images_of
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.roles import authorizer
@@ -33,6 +33,7 @@ from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.readiness import LEADER
 from kyverno_mp.process.supervision.supervisor import Supervisor
 from kyverno_mp.process.supervision.watchdog import Watchdog
+from kyverno_mp.registry.reference import Reference
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -206,6 +207,16 @@ def _authorizer_problems(settings: Settings) -> list[str]:
     """Return the reasons why an authorizer would not start, or allow everything."""
     problems = authorizer.unusable(settings)
     paths = [str(folder.path) for folder in folders_of(settings)]
+    images: list[Reference] = []
+    try:
+        images = images_of(settings)
+    except RequestInvalid as error:
+        problems.append(f"--policies (KYVERNO_MP_AUTHZ_SOURCES): {error.message}")
+    if images and settings.image_pull_secrets and settings.standalone:
+        problems.append(
+            "--image-pull-secret (KYVERNO_MP_IMAGE_PULL_SECRETS): needs a cluster; name"
+            " the folder of docker's config.json in DOCKER_CONFIG"
+        )
     if settings.client_ca_file and not settings.tls_cert_file:
         problems.append("KYVERNO_MP_CLIENT_CA_FILE: needs KYVERNO_MP_TLS_CERT_FILE")
     if settings.authz_mode == "envoy" and settings.client_names != _CLIENT_NAMES:
@@ -214,11 +225,11 @@ def _authorizer_problems(settings: Settings) -> list[str]:
             "--client-names (KYVERNO_MP_CLIENT_NAMES): has no effect with --mode envoy;"
             " use authorities of their own for the callers"
         )
-    if settings.standalone and not paths:
+    if settings.standalone and not paths and not images:
         problems.append(
             "--policies (KYVERNO_MP_AUTHZ_SOURCES): needed to run without a cluster"
         )
-    elif settings.standalone and not settings.allow_empty:
+    elif settings.standalone and not settings.allow_empty and not images:
         reasons = [
             why_without_policies(path, settings.evaluation_mode) for path in paths
         ]

@@ -346,8 +346,18 @@ class Settings:
     authz_sources: str = setting(
         "",
         Facts(
-            "Folders and files with the authorizer's policies, comma-separated, in"
-            " addition to the cluster's."
+            "Folders, files and images (oci://registry/repository:tag) with the"
+            " authorizer's policies, comma-separated, in addition to the cluster's."
+        ),
+    )
+    authz_oci_interval_s: int = setting(
+        60,
+        Facts(
+            "How often tags of images with policies are read again; an image that a"
+            " digest names is read once.",
+            unit="s",
+            low=1,
+            high=86400,
         ),
     )
     authz_default_decision: str = setting(

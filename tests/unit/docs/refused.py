@@ -33,8 +33,6 @@ def _rows() -> Iterator[str]:
         if scheme == "awskms":
             reason = "unless `KYVERNO_MP_AWS_KMS` is on; never in a namespaced policy"
         yield f"| `{scheme}:` | references to keys | {reason} |"
-    for flag, reason in serve_authz.REFUSED.items():
-        yield f"| `--{flag.replace('_', '-')}` | `serve authz` | {reason} |"
     yield f"| `--grpc-network=unix` | `serve authz` | {serve_authz.NETWORK} |"
     for scheme, reason in serve_authz.SOURCES.items():
         if scheme:
