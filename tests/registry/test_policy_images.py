@@ -271,6 +271,7 @@ def test_server_decides_by_an_image(registry: Registry, tmp_path: Path) -> None:
     source = ("--external-policy-source", f"oci://{image}", "--nested-request")
     service = Authorizer(tmp_path, "http", *source)
     try:
+        assert f"oci://{image}" in (tmp_path / "stdout").read_text()
         assert judge(service, "/open") == 500
         assert f"oci://{image}" in service.health("/policies")[1]
         push(image, [zipped(tar(("sub/closed.yaml", POLICY)))])
