@@ -24,7 +24,7 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.artifacts import SCHEME, Artifact
-from kyverno_mp.leader.cluster import ClusterPolicies, authorizer_policies
+from kyverno_mp.leader.cluster import authorizer_policies
 from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.control.health import LeaderHealth, write_leader_health
@@ -110,13 +110,24 @@ def run_authorizer_leader(settings: Settings, runtime_dir: Path) -> None:
     informers = policies.cel_informers
     artifacts = artifacts_of(settings, client)
     sources = _sources(
-        settings, ManySources((*folders, *artifacts, policies)), artifacts, policies
+        settings, ManySources((*folders, *artifacts, policies)), artifacts, [policies]
     )
     health = _Health(runtime_dir, lambda: informers[0].last_message_ns)
     _run(
         (*informers, *artifacts),
         lambda: loop.run(settings, runtime_dir, sources, health.gauges),
     )
+
+
+class _Watched(Protocol):
+    """The policies of a cluster."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them were listed."""
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when there are changes to poll."""
 
 
 class _Started(Protocol):
@@ -177,16 +188,18 @@ def _sources(
     settings: Settings,
     sources: PolicySource,
     artifacts: Sequence[Artifact],
-    policies: ClusterPolicies | None = None,
+    watched: Sequence[_Watched] = (),
 ) -> Sources:
     """Return the sources of the leader, which waits for a first look at each."""
 
     def are_complete() -> bool:
-        has_listed = policies is None or policies.is_complete
+        has_listed = all(source.is_complete for source in watched)
         return has_listed and all(artifact.is_tried for artifact in artifacts)
 
     def on_change(wake: Callable[[], None]) -> None:
-        for source in (*artifacts, *([policies] if policies else ())):
+        for artifact in artifacts:
+            artifact.on_change(wake)
+        for source in watched:
             source.on_change(wake)
 
     return Sources(
