@@ -321,6 +321,8 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
         _pool_switches(container["env"], chart)
         _ports(container, name, chart)
         _token(pod["spec"]["volumes"], chart)
+    for value, default in _TELEMETRY.items():
+        chart.add(f"{name}.{value}", default)
     chart.add(f"{name}.caCertificates.data", None)
     chart.add(f"{name}.caCertificates.volume", {})
     chart.add(f"{name}.antiAffinity.enabled", default=True)
@@ -369,10 +371,9 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     return _written(document)
 
 
-_EVERYWHERE: Final = {
-    "names": ("env",),
-    "caCertificates": ("env", "mounts", "volumes"),
-}
+_WITH_FILES: Final = ("env", "mounts", "volumes")
+_ALL: Final = {"caCertificates": _WITH_FILES, "telemetry": _WITH_FILES}
+_EVERYWHERE: Final = {"names": ("env",), **_ALL}
 _REPORTS: Final = {
     "dashboard": ("env", "ports", "mounts", "volumes"),
     "notifications": ("env", "mounts", "volumes"),
@@ -387,9 +388,26 @@ _FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "backgroundController": _EVERYWHERE,
     "cleanupController": _EVERYWHERE,
     "reportsController": {**_EVERYWHERE, **_REPORTS},
-    _AUTHORIZER: {"caCertificates": _EVERYWHERE["caCertificates"]},
+    _AUTHORIZER: _ALL,
 }
 """Optional additions of templates/_features.tpl to a component's pods."""
+_TELEMETRY: Final[Document] = {
+    "tracing.enabled": False,
+    "tracing.address": None,
+    "tracing.port": None,
+    "tracing.creds": None,
+    "tracing.sampled": None,
+    "metering.disabled": False,
+    "metering.config": "prometheus",
+    "metering.collector": None,
+    "metering.collectorPort": None,
+    "metering.creds": None,
+    "metering.secure": False,
+    "metering.tlsSecret": None,
+    "otlpProtocol": None,
+}
+"""The values of kyverno.telemetry. Ours are sampled, collectorPort, tlsSecret and
+otlpProtocol."""
 _AUTOSCALING: Final[Document] = {
     "enabled": False,
     "minReplicas": 3,
@@ -506,7 +524,8 @@ def _service(document: Document, name: str, chart: _Chart) -> str:
     create = f"{name}.metricsService.create"
     chart.add(create, default=True)
     monitor = _service_monitor(document, name, chart)
-    service = _when(f".Values.{create}", _written(document))
+    is_on = f"(not .Values.{name}.metering.disabled)"
+    service = _when(f"and .Values.{create} {is_on}", _written(document))
     return f"{service}---\n{monitor}"
 
 
@@ -525,6 +544,12 @@ def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
         chart.add(f"{value}.{key}", [])
         endpoint[key] = f"{_MARK}extra .Values.{value}.{key}{_MARK}"
     chart.add(f"{value}.additionalAnnotations", {})
+    chart.add(f"{value}.secure", default=False)
+    chart.add(f"{value}.tlsConfig", {})
+    secured = {"scheme": '"https"', "tlsConfig": f".Values.{value}.tlsConfig"}
+    for key, content in secured.items():
+        expression = f'(ternary {content} "" .Values.{value}.secure)'
+        endpoint[key] = f"{_MARK}extra {expression}{_MARK}"
     selector = service["spec"]["selector"]
     document["spec"]["selector"]["matchLabels"] = selector
     document["spec"]["namespaceSelector"] = {
@@ -541,7 +566,8 @@ def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
         },
         "annotations": f"{_MARK}extra .Values.{value}.additionalAnnotations{_MARK}",
     }
-    return _when(f".Values.{value}.enabled", _written(document))
+    is_on = f"(not .Values.{name}.metering.disabled)"
+    return _when(f"and .Values.{value}.enabled {is_on}", _written(document))
 
 
 def _budget(document: Document, name: str, chart: _Chart) -> str:
@@ -788,7 +814,7 @@ FREE: Final = frozenset(
         *("updateStrategy", "nodeSelector", "podAntiAffinity", "podSecurityContext"),
         *("securityContext", "resources", "startupProbe", "livenessProbe"),
         *("readinessProbe", "metricsExposure", "webhooks", "annotations", "labels"),
-        *("webhookAnnotations", "webhookLabels", "volume"),
+        *("webhookAnnotations", "webhookLabels", "volume", "tlsConfig"),
     }
 )
 """Values whose keys are defined by Kubernetes or the user."""

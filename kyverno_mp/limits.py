@@ -995,6 +995,20 @@ REGISTRY_LAYERS_MAX = 1000
 """Layers pulled for one image, with one request each; container images have at most
 127."""
 
+ARTIFACT_BYTES_MAX = 64 * 1024 * 1024
+"""All layers of an image with policies, without compression; as one policy file."""
+
+ARTIFACT_ENTRIES_MAX = 100_000
+"""Entries of one layer of an image with policies; the archive may also contain a small
+file system."""
+
+ARTIFACT_S_MAX = 60.0
+"""Time for reading an image with policies, as for a command that pulls it."""
+
+ARTIFACT_RETRY_S = 5.0
+"""The pause after a failure to read an image with policies for the first time; until
+then, every request is an error."""
+
 IMAGE_SIGNATURES_MAX = 1000
 """Signatures read for one image, with one request each; this is Cosign's own limit."""
 

@@ -36,17 +36,10 @@ _SETTING_OF: Final = {
     "log_format": "log_format",
     "log_decisions": "log_decisions",
     "timeout": "webhook_timeout_s",
+    "allow_insecure_registry": "allow_insecure_registry",
 }
 """Flags that are settings."""
-REFUSED: Final = {
-    "image_pull_secret": "policies are not read from registries: pull them into a"
-    " folder with `kyverno-mp oci pull`",
-    "allow_insecure_registry": "policies are not read from registries: pull them into a"
-    " folder with `kyverno-mp oci pull`",
-}
-"""Flags of upstream that could have no effect, and why."""
 SOURCES: Final = {
-    "oci": "pull the image into a folder with `kyverno-mp oci pull`",
     "git+https": "mount the files, for example with git-sync",
     "": "give the folder as --policies",
 }
@@ -57,9 +50,6 @@ NETWORK: Final = "several processes share a TCP port; expected tcp"
 
 def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that the flags select. Raises: click.UsageError."""
-    for name, reason in REFUSED.items():
-        if flags.get(name) not in (None, (), "false"):
-            raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
     settings = {
         setting: str(flags[name])
         for name, setting in _SETTING_OF.items()
@@ -67,9 +57,11 @@ def settings_of(flags: Mapping[str, Any]) -> dict[str, str]:
     }
     if flags.get("allow_empty"):
         settings["allow_empty"] = "true"
-    sources = [*flags["policies"], *map(_path_of, flags["external_policy_source"])]
+    sources = [*flags["policies"], *map(_source_of, flags["external_policy_source"])]
     if sources:
         settings["authz_sources"] = ",".join(sources)
+    if flags["image_pull_secret"]:
+        settings["image_pull_secrets"] = ",".join(flags["image_pull_secret"])
     address = _address_of(flags)
     if address:
         settings["webhook_host"], settings["webhook_port"] = _split(*address)
@@ -115,13 +107,17 @@ def _split(flag: str, address: str) -> tuple[str, str]:
     return host.removeprefix("[").removesuffix("]"), port
 
 
-def _path_of(url: str) -> str:
-    """Return the path in a file:// URL, as upstream reads it."""
+def _source_of(url: str) -> str:
+    """Return the path in a file:// URL, as upstream reads it, or an oci:// URL."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return f"{parts.netloc}{parts.path}"
+    if parts.scheme == "oci":
+        return url
     hint = SOURCES.get(parts.scheme, SOURCES["git+https"])
-    raise click.UsageError(f"--external-policy-source: only file://; {hint}: {url!r}")
+    raise click.UsageError(
+        f"--external-policy-source: only file:// and oci://; {hint}: {url!r}"
+    )
 
 
 def _serve_authz(**flags: Any) -> int:
@@ -156,7 +152,7 @@ def _standalone(flags: Mapping[str, Any], env: Mapping[str, str]) -> str:
     try:
         access_of(kubeconfig, env)
     except SettingInvalid:
-        say("Warning: no cluster is configured; only folders are read", err=True)
+        say("Warning: no cluster is configured; its policies are not read", err=True)
         return "true"
     return "false"
 
@@ -210,7 +206,8 @@ command = Command(
             ["--external-policy-source"],
             multiple=True,
             metavar="URL",
-            help="The same as a URL: file://path.",
+            help="The same as a URL, file://path, or an image with policies:"
+            " oci://registry/repository:tag or @digest.",
         ),
         _switch(
             "--kube-policy-source",
@@ -253,15 +250,15 @@ command = Command(
         _text(["--log-format"], "text or json."),
         _text(["--log-decisions"], "Decisions to log: off, denied, all."),
         click.Option(
-            ["--image-pull-secret"], multiple=True, hidden=True, help="Rejected."
+            ["--image-pull-secret"],
+            multiple=True,
+            metavar="NAME",
+            help="A Secret with credentials of registries, in the service's namespace;"
+            " without one, docker's config.json has them.",
         ),
-        click.Option(
-            ["--allow-insecure-registry"],
-            is_flag=False,
-            flag_value="true",
-            default=None,
-            hidden=True,
-            help="Rejected.",
+        _switch(
+            "--allow-insecure-registry",
+            "Read images by plain HTTP, too, and without verified certificates.",
         ),
     ],
 )

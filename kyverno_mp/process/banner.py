@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from kyverno_mp import __version__
-from kyverno_mp.leader.authorizer import folders_of
+from kyverno_mp.leader.artifacts import SCHEME
+from kyverno_mp.leader.authorizer import folders_of, images_of
 from kyverno_mp.process.roles.health import Reporter
 from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.process.startup.listen import address_of
@@ -52,7 +53,8 @@ class Banner:
         """Return the lines of the message."""
         settings = self.settings
         webhook = f"https://{address_of(settings.webhook_host, settings.webhook_port)}"
-        health = f"http://{address_of(settings.health_host, settings.health_port)}"
+        scheme = "https" if settings.metrics_tls else "http"
+        health = f"{scheme}://{address_of(settings.health_host, settings.health_port)}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
             # The cluster's certificate replaces the initial one.
@@ -62,7 +64,8 @@ class Banner:
         if settings.authz_mode:
             folders = [str(folder.path) for folder in folders_of(settings)]
             clusters = () if settings.standalone else (source,)
-            source = ", ".join((*clusters, *folders))
+            images = [f"{SCHEME}{image.name}" for image in images_of(settings)]
+            source = ", ".join((*clusters, *folders, *images))
         runs = [f"{settings.webhook_workers} {settings.serves} workers"]
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()

@@ -1,16 +1,18 @@
 """Serve small HTTP/1.1 responses, one per connection, to clients that may misbehave.
 
-Room: process. Takes: a function that answers a request. Gives: HttpServer, Gate,
-Asked, response_bytes. Next: process/roles/health.py, process/roles/dashboard.py.
+Room: process. Takes: a function that answers a request; certificates, if it also
+serves TLS. Gives: HttpServer, Gate, Asked, response_bytes. Next:
+process/roles/health.py, process/roles/dashboard.py.
 May touch: its listening socket. Everything is bounded: 8 KiB for request heads, five
-seconds per request, and the number of connections. At the limit, the oldest unfinished
-connection is closed for a new one. A request that a Gate admitted is never closed for a
-new one.
+seconds per request or handshake, and the number of connections. At the limit, the
+oldest unfinished connection is closed for a new one. A request that a Gate admitted is
+never closed for a new one.
 """
 
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,8 +23,12 @@ _REQUEST_S_MAX: Final = 5.0
 _LONG_MAX: Final = 8
 """Concurrent responses of several MiB; each stays in memory until its client reads it.
 """
-_Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
-"""In order of arrival."""
+_ACCEPT_PAUSE_S: Final = 0.1
+"""The pause after a failed accept: no file descriptor is free."""
+_HANDSHAKE: Final = b"\x16"
+"""The first byte of a client that speaks TLS (RFC 8446 5.1); none of HTTP's methods."""
+_Connections = dict["asyncio.Task[None]", Callable[[], object]]
+"""How to end each connection, in order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class Asked:
     headers: Mapping[str, str] = field(default_factory=dict)
     is_gone: Callable[[], bool] = lambda: False
     """Whether the client has closed the connection."""
+    is_tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +71,18 @@ class HttpServer:
         connections_max: int,
         is_long: Callable[[Asked], bool] = lambda _asked: False,
         gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``is_long``: whether the response to a request can have several MiB."""
+        """``is_long``: whether the response to a request can have several MiB.
+
+        With ``tls``, the port serves clients with TLS and without; ``Asked.is_tls``
+        tells them apart.
+        """
         self._answer = answer
         self._connections_max = connections_max
         self._is_long = is_long
         self._gate = gate
+        self._tls = tls
         self._admitted: set[asyncio.Task[None]] = set()
         self._unfinished: _Connections = {}
         """Connections that wait for their clients."""
@@ -81,35 +94,83 @@ class HttpServer:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, ended.set)
+        if self._tls is not None:
+            accepting = loop.create_task(self._accept(listener, self._tls))
+            await ended.wait()
+            accepting.cancel()
+            return
         server = await asyncio.start_server(
             self._connection, sock=listener, limit=_HEAD_BYTES_MAX
         )
         async with server:
             await ended.wait()
 
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+        """Accept connections until this task is cancelled."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        tasks: set[asyncio.Task[None]] = set()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            task = loop.create_task(self._introduced(connection, tls))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _introduced(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
+        """Serve a connection, by TLS if the client's first byte asks for it."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._make_room(self._unfinished, self._connections_max)
+        self._unfinished[task] = task.cancel
+        reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            async with asyncio.timeout(_REQUEST_S_MAX):
+                is_tls = await _first_byte(connection) == _HANDSHAKE
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, connection, ssl=tls if is_tls else None
+                )
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            connection.close()
+            return
+        finally:
+            self._unfinished.pop(task, None)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        await self._connection(reader, writer, is_tls=is_tls)
+
     async def _connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_tls: bool = False,
     ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._make_room(self._unfinished, self._connections_max)
-        self._unfinished[task] = writer
+        self._unfinished[task] = writer.transport.abort
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
             # Requests that have arrived get a response, even if more arrive.
             self._unfinished.pop(task, None)
             asked = _asked(
-                head, lambda: reader.at_eof() or writer.transport.is_closing()
+                head,
+                lambda: reader.at_eof() or writer.transport.is_closing(),
+                is_tls=is_tls,
             )
             response = self._stopped_at_gate(asked, task)
             if response is None:
                 if self._is_long(asked):
                     self._make_room(self._long, _LONG_MAX)
-                    self._long[task] = writer
+                    self._long[task] = writer.transport.abort
                 response = await self._answer(asked)
             if task not in self._admitted:
                 self._make_room(self._unfinished, self._connections_max)
-                self._unfinished[task] = writer
+                self._unfinished[task] = writer.transport.abort
             writer.write(response)
             await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
             writer.close()
@@ -150,21 +211,33 @@ class HttpServer:
         """
         if len(connections) >= most:
             oldest = next(iter(connections))
-            connections.pop(oldest).transport.abort()
+            connections.pop(oldest)()
 
 
-def _asked(head: bytes, is_gone: Callable[[], bool]) -> Asked:
+async def _first_byte(connection: socket.socket) -> bytes:
+    """Wait for a client's first byte, which stays unread."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    connection.setblocking(False)
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    return connection.recv(1, socket.MSG_PEEK)
+
+
+def _asked(head: bytes, is_gone: Callable[[], bool], *, is_tls: bool) -> Asked:
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
-        return Asked("GET", "", is_gone=is_gone)
+        return Asked("GET", "", is_gone=is_gone, is_tls=is_tls)
     headers: dict[str, str] = {}
     for line in rest:
         name, _, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t")
         headers[key] = f"{headers[key]},{value}" if key in headers else value
     path, _, query = words[1].partition("?")
-    return Asked(words[0], path, query, headers, is_gone)
+    return Asked(words[0], path, query, headers, is_gone, is_tls)
 
 
 def response_bytes(

@@ -8,6 +8,7 @@ Next: process/roles/health.py sends them. May touch: nothing.
 import html
 import json
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from kyverno_mp.dashboard.style import style_sheet
@@ -23,6 +24,28 @@ ENDPOINTS: Final = (
     ("/metrics", "metrics for Prometheus, as text or OpenMetrics"),
 )
 """Path, purpose."""
+Answer = tuple[HTTPStatus, str, bytes]
+"""Status, content type, body."""
+
+
+PROBES: Final = frozenset(
+    {"/health/liveness", "/health/readiness", "/livez", "/readyz"}
+)
+"""What is answered by plain HTTP even if the rest needs TLS."""
+HTTPS_ONLY: Final = HTTPStatus.FORBIDDEN, TEXT, b"https only\n"
+
+
+def plain(status: HTTPStatus) -> Answer:
+    """Return the response that only states its status."""
+    return status, TEXT, f"{status.phrase}\n".encode()
+
+
+def verdict(reasons: tuple[str, ...]) -> Answer:
+    """Return the response of a probe."""
+    if not reasons:
+        return plain(HTTPStatus.OK)
+    body = "\n".join(reasons) + "\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, body.encode()
 
 
 def is_browser(accept: str) -> bool:

@@ -16,9 +16,9 @@ import ssl
 from pathlib import Path
 
 from kyverno_mp.egress.addresses import read_rules
-from kyverno_mp.errors import SettingInvalid, StateError
+from kyverno_mp.errors import RequestInvalid, SettingInvalid, StateError
 from kyverno_mp.kube.access import access_of
-from kyverno_mp.leader.authorizer import folders_of
+from kyverno_mp.leader.authorizer import folders_of, images_of
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.roles import authorizer
@@ -33,6 +33,7 @@ from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.readiness import LEADER
 from kyverno_mp.process.supervision.supervisor import Supervisor
 from kyverno_mp.process.supervision.watchdog import Watchdog
+from kyverno_mp.registry.reference import Reference
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -141,12 +142,18 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
             *_authorizer_paths(settings),
             ("KYVERNO_MP_OTLP_CA_FILE", settings.otlp_ca_file),
+            ("KYVERNO_MP_METRICS_CERT_FILE", settings.metrics_cert_file),
+            ("KYVERNO_MP_METRICS_KEY_FILE", settings.metrics_key_file),
             ("KYVERNO_MP_NOTIFY_URL_FILE", settings.notify_url_file),
         )
         if path and not Path(path).exists()
     ]
-    if settings.tls_cert_file and not problems:
-        problems.extend(_tls_problems(settings))
+    if not problems:
+        problems.extend(
+            _tls_problems("TLS_", settings.tls_cert_file, settings.tls_key_file)
+        )
+        cert, key = settings.metrics_cert_file, settings.metrics_key_file
+        problems.extend(_tls_problems("METRICS_", cert, key))
     if settings.client_ca_file and not problems:
         problems.extend(_client_ca_problems(settings.client_ca_file))
     if not settings.standalone:
@@ -200,6 +207,16 @@ def _authorizer_problems(settings: Settings) -> list[str]:
     """Return the reasons why an authorizer would not start, or allow everything."""
     problems = authorizer.unusable(settings)
     paths = [str(folder.path) for folder in folders_of(settings)]
+    images: list[Reference] = []
+    try:
+        images = images_of(settings)
+    except RequestInvalid as error:
+        problems.append(f"--policies (KYVERNO_MP_AUTHZ_SOURCES): {error.message}")
+    if images and settings.image_pull_secrets and settings.standalone:
+        problems.append(
+            "--image-pull-secret (KYVERNO_MP_IMAGE_PULL_SECRETS): needs a cluster; name"
+            " the folder of docker's config.json in DOCKER_CONFIG"
+        )
     if settings.client_ca_file and not settings.tls_cert_file:
         problems.append("KYVERNO_MP_CLIENT_CA_FILE: needs KYVERNO_MP_TLS_CERT_FILE")
     if settings.authz_mode == "envoy" and settings.client_names != _CLIENT_NAMES:
@@ -208,11 +225,11 @@ def _authorizer_problems(settings: Settings) -> list[str]:
             "--client-names (KYVERNO_MP_CLIENT_NAMES): has no effect with --mode envoy;"
             " use authorities of their own for the callers"
         )
-    if settings.standalone and not paths:
+    if settings.standalone and not paths and not images:
         problems.append(
             "--policies (KYVERNO_MP_AUTHZ_SOURCES): needed to run without a cluster"
         )
-    elif settings.standalone and not settings.allow_empty:
+    elif settings.standalone and not settings.allow_empty and not images:
         reasons = [
             why_without_policies(path, settings.evaluation_mode) for path in paths
         ]
@@ -224,14 +241,13 @@ def _authorizer_problems(settings: Settings) -> list[str]:
     return problems
 
 
-def _tls_problems(settings: Settings) -> list[str]:
-    """Return the reasons why workers could not use the certificate files."""
-    pair = (
-        f"KYVERNO_MP_TLS_CERT_FILE={settings.tls_cert_file} and"
-        f" KYVERNO_MP_TLS_KEY_FILE={settings.tls_key_file}"
-    )
+def _tls_problems(prefix: str, cert: str, key: str) -> list[str]:
+    """Return the reasons why certificate files, if any, could not be used."""
+    if not cert:
+        return []
+    pair = f"KYVERNO_MP_{prefix}CERT_FILE={cert} and KYVERNO_MP_{prefix}KEY_FILE={key}"
     try:
-        Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+        Certificates(Path(cert), Path(key))
     except ssl.SSLError as error:
         reason = error.reason or "not PEM, or the key has a pass phrase"
         return [f"{pair}: no certificate with its key: {reason}"]

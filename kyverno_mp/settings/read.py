@@ -170,6 +170,7 @@ def _together(settings: Settings) -> list[str]:
             f"{PREFIX}RESTART_DELAY_S_MIN: above {PREFIX}RESTART_DELAY_S_MAX"
         )
     problems.extend(_of_collectors(settings))
+    problems.extend(_of_metrics(settings))
     problems.extend(_of_roles(settings))
     if settings.webhook_port and settings.webhook_port == settings.health_port:
         problems.append(f"{PREFIX}HEALTH_PORT: same as {PREFIX}WEBHOOK_PORT")
@@ -184,6 +185,20 @@ def _of_collectors(settings: Settings) -> list[str]:
     if settings.otlp_ca_file and not settings.otlp_tls:
         problems.append(f"{PREFIX}OTLP_CA_FILE: needs {PREFIX}OTLP_TLS=true")
     return problems
+
+
+def _of_metrics(settings: Settings) -> list[str]:
+    """Return the problems with the certificate of the metrics."""
+    cert, key = settings.metrics_cert_file, settings.metrics_key_file
+    names = f"{PREFIX}METRICS_CERT_FILE and {PREFIX}METRICS_KEY_FILE"
+    if bool(cert) != bool(key):
+        return [f"{names}: give both or neither"]
+    if cert and not settings.metrics_tls:
+        return [f"{names}: need {PREFIX}METRICS_TLS=true"]
+    has_own = settings.runs_webhook or settings.tls_cert_file
+    if settings.metrics_tls and not (cert or has_own):
+        return [f"{PREFIX}METRICS_TLS: needs {names} in a pod without webhook"]
+    return []
 
 
 def _of_roles(settings: Settings) -> list[str]:

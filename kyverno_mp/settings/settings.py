@@ -235,7 +235,8 @@ class Settings:
     health_port: int = setting(
         9080,
         Facts(
-            "Plain HTTP port of health, metrics and /policies.",
+            "Port of health, metrics and /policies, plain HTTP unless"
+            " KYVERNO_MP_METRICS_TLS.",
             unit="port",
             low=0,
             high=65535,
@@ -345,8 +346,18 @@ class Settings:
     authz_sources: str = setting(
         "",
         Facts(
-            "Folders and files with the authorizer's policies, comma-separated, in"
-            " addition to the cluster's."
+            "Folders, files and images (oci://registry/repository:tag) with the"
+            " authorizer's policies, comma-separated, in addition to the cluster's."
+        ),
+    )
+    authz_oci_interval_s: int = setting(
+        60,
+        Facts(
+            "How often tags of images with policies are read again; an image that a"
+            " digest names is read once.",
+            unit="s",
+            low=1,
+            high=86400,
         ),
     )
     authz_default_decision: str = setting(
@@ -679,6 +690,28 @@ class Settings:
             low=0,
             high=60_000,
         ),
+    )
+    metrics: bool = setting(
+        True, Facts("Serve and push metrics (disableMetrics=true: neither).")
+    )
+    metrics_tls: bool = setting(
+        False,
+        Facts(
+            "Serve metrics, /healthz and /policies by TLS only, with the webhook's"
+            " certificate or KYVERNO_MP_METRICS_CERT_FILE (metricsTLSSecretName). By"
+            " plain HTTP, the same port then answers only probes."
+        ),
+    )
+    metrics_cert_file: str = setting(
+        "",
+        Facts(
+            "PEM file with the certificate chain of the metrics, read again when it"
+            " changes.",
+            auto="that of the webhook",
+        ),
+    )
+    metrics_key_file: str = setting(
+        "", Facts("PEM file with the private key of the metrics.")
     )
     metrics_push: bool = setting(
         False,

@@ -5,9 +5,9 @@ tables in docs/settings.md. Next: settings/read.py, cli/serve.py. May touch: not
 Source: docs/behaviour/controllers 10.1, 10.2; Kyverno cmd/internal/flag.go,
 cmd/*/main.go.
 
-A flag maps to a setting, is not needed, or is planned for a later version. A flag
-without effect is accepted, so that our container starts with upstream's arguments. It
-causes a warning if its value is not upstream's default.
+A flag maps to a setting or is not needed. A flag without effect is accepted, so that
+our container starts with upstream's arguments. It causes a warning if its value is not
+upstream's default.
 
 Over 400 lines: one table, from which a part of docs/settings.md is generated.
 """
@@ -33,8 +33,8 @@ Overrides = dict[str, str]
 class Flag:
     """One flag. ``containers``: Admission, Background, Reports, Cleanup, Init.
 
-    Exactly one of ``setting``, ``unneeded`` (a reason) and ``later`` (a planned
-    feature) is given. ``convert`` returns the settings for a value.
+    Either ``setting`` or ``unneeded`` (a reason) is given. ``convert`` returns the
+    settings for a value.
     """
 
     name: str
@@ -42,7 +42,6 @@ class Flag:
     containers: str
     setting: str = ""
     unneeded: str = ""
-    later: str = ""
     convert: Callable[[str], Overrides] | None = None
 
     @property
@@ -55,7 +54,7 @@ class Flag:
         """The meaning of the flag, for docs/settings.md."""
         if self.setting:
             return f"`{variable(self.setting)}`"
-        return f"later: {self.later}" if self.later else f"not needed: {self.unneeded}"
+        return f"not needed: {self.unneeded}"
 
 
 def _duration(setting: str) -> Callable[[str], Overrides]:
@@ -126,6 +125,16 @@ def _pushes(value: str) -> Overrides:
     return {"metrics_push": "true" if value == "grpc" else "false"}
 
 
+def _measures(value: str) -> Overrides:
+    if value not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return {"metrics": "false" if value == "true" else "true"}
+
+
+def _serves_tls(value: str) -> Overrides:
+    return {"metrics_tls": "true"} if value else {}
+
+
 def _context_entries(value: str) -> Overrides:
     # KYVERNO: zero means no limit; here it is the maximum of the setting.
     count = _whole(value) or GLOBAL_CONTEXT_ENTRIES_HIGHEST
@@ -137,7 +146,9 @@ _COSIGN: Final = "results and denials name the reasons why signatures did not co
 _COLOR: Final = "log lines have no colors"
 _PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
 _EXEMPLARS: Final = "metrics have no exemplars"
-_METRICS_TLS: Final = "metrics over TLS"
+_METRICS_TLS: Final = (
+    "the certificate is the webhook's, or that of `KYVERNO_MP_METRICS_CERT_FILE`"
+)
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
 _FEW_REPORTS: Final = "each replica has at most two EphemeralReports"
@@ -170,18 +181,19 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("transportCreds", "", "ABRC", setting="otlp_ca_file", convert=_authority),
     Flag("metricsHost", "", "ABRC", setting="health_host"),
     Flag("metricsPort", "8000", "ABRC", setting="health_port"),
-    Flag(
-        "disableMetrics",
-        "false",
-        "ABRC",
-        unneeded="a count costs a microsecond, the rest is computed at each scrape",
-    ),
+    Flag("disableMetrics", "false", "ABRC", setting="metrics", convert=_measures),
     Flag("exemplarFilter", "trace-based", "ABRC", unneeded=_EXEMPLARS),
-    Flag("metricsCASecretName", "", "ABRC", later=_METRICS_TLS),
-    Flag("metricsTLSSecretName", "", "ABRC", later=_METRICS_TLS),
-    Flag("metricsKeyAlgorithm", "RSA", "ABRC", later=_METRICS_TLS),
-    Flag("metricsRenewBefore", "360h", "ABRC", later=_METRICS_TLS),
-    Flag("metricsServerIP", "", "ABRC", later=_METRICS_TLS),
+    Flag("metricsCASecretName", "", "ABRC", unneeded=_METRICS_TLS),
+    Flag(
+        "metricsTLSSecretName",
+        "",
+        "ABRC",
+        setting="metrics_tls",
+        convert=_serves_tls,
+    ),
+    Flag("metricsKeyAlgorithm", "RSA", "ABRC", unneeded=_METRICS_TLS),
+    Flag("metricsRenewBefore", "360h", "ABRC", unneeded=_METRICS_TLS),
+    Flag("metricsServerIP", "", "ABRC", unneeded=_METRICS_TLS),
     Flag("kubeconfig", "", "ABRCI", setting="kubeconfig"),
     Flag("clientRateLimitQPS", "100", "ABRCI", unneeded=_CLIENT),
     Flag("clientRateLimitBurst", "200", "ABRCI", unneeded=_CLIENT),

@@ -45,7 +45,7 @@ def of_traces(settings: Settings) -> Collector | None:
 
 def of_metrics(settings: Settings) -> Collector | None:
     """Return the collector to which metrics are pushed, None if they are not."""
-    if not settings.metrics_push:
+    if not (settings.metrics and settings.metrics_push):
         return None
     return _collector(settings, settings.metrics_push_host, settings.metrics_push_port)
 

@@ -17,6 +17,7 @@ import yaml
 
 from deploy import chart, dashboard
 from kyverno_mp import __version__
+from kyverno_mp.settings.read import read
 from tests.packages.rendered import (
     DEPLOY,
     ROOT,
@@ -447,6 +448,125 @@ def test_notifications_are_sent_by_the_pods_that_write_reports(
     (mount,) = (each for each in pod["volumeMounts"] if each["mountPath"] == folder)
     (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
     assert volume["secret"] == {"secretName": "receiver"}
+
+
+def telemetry_of(
+    found: dict[Key, Document], name: str = ADMISSION
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the variables of a Deployment, and the Secret of each mounted folder."""
+    spec = found["Deployment", name]["spec"]["template"]["spec"]
+    pod = spec["containers"][0]
+    volumes = {each["name"]: each.get("secret") for each in spec["volumes"]}
+    secrets = {
+        each["mountPath"]: volumes[each["name"]]["secretName"]
+        for each in pod["volumeMounts"]
+        if volumes[each["name"]]
+    }
+    return {each["name"]: each.get("value") for each in pod["env"]}, secrets
+
+
+def test_traces_go_to_the_collector_of_kyvernos_values(helm: str) -> None:
+    a = "admissionController.tracing."
+    env, _ = telemetry_of(render(helm))
+    assert not [name for name in env if name.startswith("KYVERNO_MP_TRACES")]
+    env, secrets = telemetry_of(
+        render(
+            helm,
+            *(f"{a}enabled=true", f"{a}address=tempo.obs", f"{a}port=4318"),
+            *(f"{a}creds=tempo-ca", f"{a}sampled=0.5"),
+            "admissionController.otlpProtocol=http",
+        )
+    )
+    settings = read({name: value for name, value in env.items() if value is not None})
+    assert (settings.traces, settings.traces_host) == (True, "tempo.obs")
+    assert (settings.traces_port, settings.traces_sampled) == (4318, 0.5)
+    assert (settings.otlp_protocol, settings.otlp_tls) == ("http", True)
+    # The key of upstream's Secret.
+    folder, _, file = settings.otlp_ca_file.rpartition("/")
+    assert (secrets[folder], file) == ("tempo-ca", "ca.pem")
+
+
+def test_metrics_go_to_the_collector_of_kyvernos_values(helm: str) -> None:
+    """As upstream, metering.port is also the collector's port."""
+    a = "admissionController.metering."
+    on = (f"{a}config=grpc", f"{a}collector=otel.obs", f"{a}port=4317")
+    for more, port in (((), 4317), ((f"{a}collectorPort=4319",), 4319)):
+        env, secrets = telemetry_of(render(helm, *on, f"{a}creds=otel-ca", *more))
+        settings = read({name: value for name, value in env.items() if value})
+        assert settings.metrics_push is True
+        assert (settings.metrics_push_host, settings.metrics_push_port) == (
+            *("otel.obs", port),
+        )
+        assert secrets[settings.otlp_ca_file.rpartition("/")[0]] == "otel-ca"
+        assert settings.traces is False
+
+
+def test_metrics_can_be_off_or_by_tls(helm: str) -> None:
+    """The webhook's own certificate, unless a Secret has another."""
+    a = "admissionController.metering."
+    found = render(helm, f"{a}disabled=true", f"{a}config=grpc")
+    env, _ = telemetry_of(found)
+    settings = read({name: value for name, value in env.items() if value})
+    assert (settings.metrics, settings.metrics_push) == (False, False)
+    assert ("Service", "kyverno-svc-metrics") not in found
+    env, _ = telemetry_of(render(helm, f"{a}secure=true"))
+    settings = read({name: value for name, value in env.items() if value})
+    assert (settings.metrics_tls, settings.metrics_cert_file) == (True, "")
+    monitor = "admissionController.serviceMonitor."
+    found = render(
+        helm,
+        *(f"{a}secure=true", f"{a}tlsSecret=pair", f"{monitor}enabled=true"),
+        *(f"{monitor}secure=true", f"{monitor}tlsConfig.serverName=metrics"),
+    )
+    env, secrets = telemetry_of(found)
+    settings = read({name: value for name, value in env.items() if value})
+    for path, key in (
+        (settings.metrics_cert_file, "tls.crt"),
+        (settings.metrics_key_file, "tls.key"),
+    ):
+        folder, _, file = path.rpartition("/")
+        assert (secrets[folder], file) == ("pair", key)
+    (endpoint,) = found["ServiceMonitor", "kyverno-svc"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {"serverName": "metrics"}
+
+
+def test_pods_without_a_webhook_have_telemetry_too(helm: str) -> None:
+    name = "kyverno-reports-controller"
+    values = ("split=true", "reportsController.metering.secure=true")
+    tls = (*values, "reportsController.metering.tlsSecret=pair")
+    env, _ = telemetry_of(render(helm, *tls), name)
+    assert env["KYVERNO_MP_METRICS_TLS"] == "true"
+    env, _ = telemetry_of(render(helm, *tls))
+    assert "KYVERNO_MP_METRICS_TLS" not in env
+    on = ("authzServer.enabled=true", "authzServer.tracing.enabled=true")
+    env, _ = telemetry_of(
+        render(helm, *on, "authzServer.tracing.address=c"), "kyverno-authz-server"
+    )
+    assert env["KYVERNO_MP_TRACES_HOST"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (("tracing.enabled=true",), "tracing.address is needed"),
+        (("metering.config=stdout",), "neither prometheus nor grpc"),
+        (
+            (
+                *("tracing.enabled=true", "tracing.address=c", "tracing.creds=x"),
+                "metering.config=grpc",
+            ),
+            "tracing.creds and admissionController.metering.creds differ",
+        ),
+    ],
+)
+def test_telemetry_that_cannot_work_is_an_error(
+    helm: str, values: tuple[str, ...], reason: str
+) -> None:
+    flags = [word for one in values for word in ("--set", f"admissionController.{one}")]
+    done = run(helm, "template", "kyverno", str(CHART), *KUBERNETES, *flags)
+    assert done.returncode != 0
+    assert reason in done.stderr
 
 
 def test_monitoring_objects_equal_the_files(helm: str) -> None:

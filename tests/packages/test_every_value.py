@@ -47,10 +47,17 @@ ON: Final[Json] = {
 }
 """Everything that other values configure."""
 for _name in ("admissionController", *chart.POOLS):
-    ON[_name]["serviceMonitor"] = {"enabled": True}
+    ON[_name]["serviceMonitor"] = {"enabled": True, "secure": True}
 for _name in ("admissionController", "authzServer", *chart.POOLS):
     ON[_name]["hostNetwork"] = True
     ON[_name]["dnsPolicy"] = "ClusterFirstWithHostNet"
+    ON[_name]["tracing"] = {"enabled": True, "address": "a", "creds": "c"}
+    ON[_name]["metering"] = {
+        "config": "grpc",
+        "creds": "c",
+        "secure": True,
+        "tlsSecret": "t",
+    }
 SHADOWED: Final = (
     *("global.imagePullSecrets", "global.tolerations", "global.priorityClassName"),
     *("global.nodeSelector", "global.extraEnvVars", "global.image.registry"),
@@ -71,8 +78,11 @@ NOT_SHOWN: Final = frozenset(
         "config.resourceFiltersExcludeNamespaces",
     }
 )
-WITHOUT: Final = (".podDisruptionBudget.maxUnavailable", ".caCertificates.volume")
-"""Values that another value of the same component replaces."""
+WITHOUT: Final = (
+    *(".podDisruptionBudget.maxUnavailable", ".caCertificates.volume"),
+    ".metering.config",
+)
+"""Values that another value of the same component replaces, or that are choices."""
 OTHERS: Final[Json] = {
     "features.logging.format": "text",
     "admissionController.certManager.algorithm": "ECDSA",
@@ -80,11 +90,20 @@ OTHERS: Final[Json] = {
     "features.globalContext.maxApiCallResponseLength": "q9q",
     "admissionController.autoscaling.maxReplicas": 29999,
     "authzServer.mode": "http",
+    **{
+        f"{name}.{value}": other
+        for name in ("admissionController", "authzServer", *chart.POOLS)
+        for value, other in (
+            # One Secret for both collectors.
+            ("tracing.creds", f"creds-of-{name.lower()}"),
+            ("metering.creds", f"creds-of-{name.lower()}"),
+        )
+    },
 }
 """Values that are not marked as the others are."""
 NUMBERS: Final = (
     *("nodePort", "targetMemoryUtilizationPercentage"),
-    "backgroundScanWorkers",
+    *("backgroundScanWorkers", "tracing.port", "collectorPort"),
 )
 
 
@@ -188,6 +207,7 @@ def test_every_switch_changes_what_is_installed(helm: str) -> None:
     for pool in ("admissionController", "authzServer", chart.POOLS[0]):
         given.append((f"{pool}{WITHOUT[0]}", 2))
         given.append((f"{pool}{WITHOUT[1]}", {"secret": {"secretName": "x"}}))
+        given.append((f"{pool}{WITHOUT[2]}", "prometheus"))
     wrong = []
     for path, value in given:
         done = rendered(helm, merged(ON, nested(path, value)))

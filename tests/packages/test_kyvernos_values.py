@@ -19,7 +19,8 @@ nameOverride: ~
 admissionController:
   replicas: 5
   priorityClassName: ~
-  tracing: {enabled: true}
+  metering: {tlsKeyAlgorithm: ECDSA}
+  tracing: {enabled: true, address: c, creds: ""}
   profiling: {enabled: false}
   startupProbe: {httpGet: {path: /health/liveness, port: 9443, scheme: HTTPS}}
   livenessProbe: {periodSeconds: 90}
@@ -42,9 +43,6 @@ webhooksCleanup: {enabled: true}
 OTHER_PORT = "kyverno-mp answers probes on another port; the default fits"
 IMAGE = "the image of Kyverno; set that of kyverno-mp"
 LOST = {
-    "admissionController.tracing.enabled": "set enableTracing, tracingAddress and"
-    " tracingPort in extraArgs of the controller, or KYVERNO_MP_TRACES and the like in"
-    " extraEnvVars (docs/operate.md)",
     "admissionController.livenessProbe": OTHER_PORT,
     "admissionController.container.image.registry": "the registry of Kyverno; set the"
     " one with your image",
@@ -59,6 +57,8 @@ NOTED = {
     "default: admissionController.startupProbe": "the default of Kyverno's chart; ours"
     " stays",
     "default: admissionController.container.image.repository": IMAGE,
+    "not needed: admissionController.metering.tlsKeyAlgorithm": "metrics have the"
+    " certificate of the webhook (tlsKeyAlgorithm), or that of metering.tlsSecret",
     "not needed: webhooksCleanup": "no hook Job; Kubernetes deletes the webhook"
     " configurations with the ClusterRole that owns them",
 }
@@ -85,6 +85,7 @@ def test_each_value_is_converted_or_reported(tmp_path: Path) -> None:
     assert yaml.safe_load(done.stdout) == {
         "admissionController": {
             "replicas": 5,
+            "tracing": {"enabled": True, "address": "c", "creds": ""},
             "container": {"resources": {"limits": {"memory": "1Gi"}}},
         },
         "backgroundController": {"enabled": False},

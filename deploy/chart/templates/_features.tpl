@@ -127,6 +127,109 @@ and the component, and returns nothing if there is nothing to add. */}}
 {{ end -}}
 {{- end }}
 
+{{- /* Traces, metrics that are pushed, and metrics over TLS: `tracing`, `metering`. */}}
+{{- define "kyverno.telemetry.pushes" -}}
+{{- $metering := (index (index . 0).Values (index . 1)).metering -}}
+{{- if not (has $metering.config (list "" "grpc" "prometheus" nil)) }}
+{{- fail (printf "%s.metering.config is neither prometheus nor grpc" (index . 1)) }}
+{{- end -}}
+{{- if and (eq (toString $metering.config) "grpc") (not $metering.disabled) }}true{{ end }}
+{{- end }}
+
+{{- /* The Secret with the collectors' authority, which is one for traces and metrics. */}}
+{{- define "kyverno.telemetry.creds" -}}
+{{- $name := index . 1 }}{{ $values := index (index . 0).Values $name -}}
+{{- $creds := list -}}
+{{- if $values.tracing.enabled }}{{ $creds = append $creds ($values.tracing.creds | default "") }}{{ end -}}
+{{- if include "kyverno.telemetry.pushes" . }}{{ $creds = append $creds ($values.metering.creds | default "") }}{{ end -}}
+{{- if gt (len (uniq $creds)) 1 }}
+{{- fail (printf "%s.tracing.creds and %s.metering.creds differ: one authority is used for both collectors" $name $name) }}
+{{- end -}}
+{{- with $creds }}{{ first . }}{{ end }}
+{{- end }}
+
+{{- define "kyverno.telemetry.env" -}}
+{{- $name := index . 1 }}{{ $values := index (index . 0).Values $name -}}
+{{- with $values.tracing }}{{ if .enabled -}}
+- name: KYVERNO_MP_TRACES
+  value: "true"
+- name: KYVERNO_MP_TRACES_HOST
+  value: {{ required (printf "%s.tracing.address is needed with tracing.enabled" $name) .address | quote }}
+{{ with .port -}}
+- name: KYVERNO_MP_TRACES_PORT
+  value: {{ . | int | quote }}
+{{ end -}}
+{{ if not (kindIs "invalid" .sampled) -}}
+- name: KYVERNO_MP_TRACES_SAMPLED
+  value: {{ .sampled | quote }}
+{{ end -}}
+{{ end }}{{ end -}}
+{{- if include "kyverno.telemetry.pushes" . -}}
+- name: KYVERNO_MP_METRICS_PUSH
+  value: "true"
+{{ with $values.metering.collector -}}
+- name: KYVERNO_MP_METRICS_PUSH_HOST
+  value: {{ . | quote }}
+{{ end -}}
+- name: KYVERNO_MP_METRICS_PUSH_PORT
+  value: {{ $values.metering.collectorPort | default $values.metering.port | default 4317 | int | quote }}
+{{ end -}}
+{{- with $values.otlpProtocol -}}
+- name: KYVERNO_MP_OTLP_PROTOCOL
+  value: {{ . | quote }}
+{{ end -}}
+{{- if include "kyverno.telemetry.creds" . -}}
+- name: KYVERNO_MP_OTLP_TLS
+  value: "true"
+- name: KYVERNO_MP_OTLP_CA_FILE
+  value: /var/run/secrets/kyverno/collector/ca.pem
+{{ end -}}
+{{- with $values.metering }}{{ if .disabled -}}
+- name: KYVERNO_MP_METRICS
+  value: "false"
+{{ end -}}
+{{ if .secure -}}
+- name: KYVERNO_MP_METRICS_TLS
+  value: "true"
+{{ if .tlsSecret -}}
+- name: KYVERNO_MP_METRICS_CERT_FILE
+  value: /var/run/secrets/kyverno/metrics/tls.crt
+- name: KYVERNO_MP_METRICS_KEY_FILE
+  value: /var/run/secrets/kyverno/metrics/tls.key
+{{ else if ne $name "admissionController" -}}
+{{- fail (printf "%s.metering.secure needs %s.metering.tlsSecret, a Secret of type kubernetes.io/tls: only pods with a webhook have a certificate of their own" $name $name) }}
+{{ end -}}
+{{ end }}{{ end -}}
+{{- end }}
+
+{{- define "kyverno.telemetry.mounts" -}}
+{{- $metering := (index (index . 0).Values (index . 1)).metering -}}
+{{- if include "kyverno.telemetry.creds" . -}}
+- name: collector
+  mountPath: /var/run/secrets/kyverno/collector
+  readOnly: true
+{{ end -}}
+{{- if and $metering.secure $metering.tlsSecret -}}
+- name: metrics-tls
+  mountPath: /var/run/secrets/kyverno/metrics
+  readOnly: true
+{{ end -}}
+{{- end }}
+
+{{- define "kyverno.telemetry.volumes" -}}
+{{- $metering := (index (index . 0).Values (index . 1)).metering -}}
+{{- with include "kyverno.telemetry.creds" . -}}
+- name: collector
+  secret:
+    secretName: {{ . }}
+{{ end -}}
+{{- if and $metering.secure $metering.tlsSecret -}}
+- name: metrics-tls
+  secret:
+    secretName: {{ $metering.tlsSecret }}
+{{ end -}}
+{{- end }}
+
 {{- /* Ports of the webhook, if they are not the usual ones. */}}
 {{- define "kyverno.webhook.env" -}}
 {{- $values := (index . 0).Values.admissionController -}}

@@ -10,6 +10,7 @@ Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,18 @@ from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
 from kyverno_mp.process.metrics_push import Measured, pusher_of
-from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
+from kyverno_mp.process.pages import (
+    HTTPS_ONLY,
+    JSON,
+    PROBES,
+    Answer,
+    for_reader,
+    json_text,
+    plain,
+    start_page,
+    verdict,
+)
+from kyverno_mp.process.startup.certificate import Files, tls_of_metrics
 from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.startup.listen import address_of
 from kyverno_mp.process.startup.summary import Summary, summary_of
@@ -69,7 +81,6 @@ _PROBLEMS_MAX: Final = 50
 """The number of problems of one kind that /healthz lists; /policies lists all of them.
 """
 _LONG: Final = ("/metrics", "/policies")
-Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Reporter:
@@ -96,6 +107,7 @@ class Reporter:
         self._rights_shown: set[tuple[str, ...]] = set()
         self._certificate = CertificateExpiry(cert)
         self._settings = settings
+        self.measures = settings.metrics
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
         self._lag_times = LagTimes()
@@ -110,7 +122,7 @@ class Reporter:
 
     def liveness(self) -> Answer:
         """Respond 200 unless a restart of the pod may help."""
-        return _verdict(self._health().unlive)
+        return verdict(self._health().unlive)
 
     def readiness(self) -> Answer:
         """Respond 200 if every webhook worker serves and none lags for seconds.
@@ -118,7 +130,7 @@ class Reporter:
         In a cluster, callers must also trust the certificate, and the policies must not
         be older than allowed.
         """
-        return _verdict(self._health().unready)
+        return verdict(self._health().unready)
 
     def unready(self) -> tuple[str, ...]:
         """Return the reasons why the pod is not ready, empty if it is."""
@@ -309,7 +321,7 @@ class Reporter:
 class Server:
     """Answers GET and HEAD of a few paths."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, tls: ssl.SSLContext | None = None) -> None:
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._scrapes: dict[Format, asyncio.Future[Answer]] = {}
         self._reporter = reporter
@@ -326,7 +338,9 @@ class Server:
             self._respond,
             connections_max=_CONNECTIONS_MAX,
             is_long=lambda asked: asked.path in _LONG,
+            tls=tls,
         )
+        self._needs_tls = tls is not None
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until SIGTERM."""
@@ -337,18 +351,22 @@ class Server:
         return self._scraper.submit(self._reporter.measured).result()
 
     async def _respond(self, asked: Asked) -> bytes:
+        if self._needs_tls and not asked.is_tls and asked.path not in PROBES:
+            return response_bytes(asked.method, *HTTPS_ONLY)
         accept = asked.headers.get("accept", "")
         answer = await self._answer(asked.method, asked.path, accept)
         return response_bytes(asked.method, *answer)
 
     async def _answer(self, method: str, path: str, accept: str = "") -> Answer:
         if not path:
-            return _plain(HTTPStatus.BAD_REQUEST)
+            return plain(HTTPStatus.BAD_REQUEST)
         if path not in ("/", "/metrics") and path not in self._routes:
-            return _plain(HTTPStatus.NOT_FOUND)
+            return plain(HTTPStatus.NOT_FOUND)
         if method not in ("GET", "HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED)
         if path == "/metrics":
+            if not self._reporter.measures:
+                return plain(HTTPStatus.NOT_FOUND)
             return await self._metrics(format_for(accept))
         if path == "/":
             return self._reporter.start_page(accept)
@@ -370,23 +388,13 @@ def run(
     listener: socket.socket,
     queues: Mapping[str, Sequence[str]],
     pools: Sequence[str] = (),
-    cert: Path | None = None,
+    files: Files | None = None,
 ) -> None:
-    """Serve until SIGTERM; the entry point of the health process."""
+    """Serve until SIGTERM; ``files`` has the certificate that the workers serve."""
+    cert = None if files is None else files.cert
     reporter = Reporter(settings, runtime_dir, queues, pools, cert)
-    server = Server(reporter)
+    server = Server(reporter, tls_of_metrics(settings, files))
     pusher = pusher_of(settings, server.measured, reporter.pushes)
     asyncio.run(server.serve(listener))
     if pusher is not None:
         pusher.stop(OTLP_FLUSH_S_MAX)
-
-
-def _verdict(reasons: tuple[str, ...]) -> Answer:
-    if not reasons:
-        return _plain(HTTPStatus.OK)
-    body = "\n".join(reasons) + "\n"
-    return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, body.encode()
-
-
-def _plain(status: HTTPStatus) -> Answer:
-    return status, TEXT, f"{status.phrase}\n".encode()

@@ -93,8 +93,7 @@ class Entry:
 def _answer_probes(start: Start) -> None:
     settings = start.settings
     pools, files = pools_of(settings), start.files
-    cert = None if files is None else files.cert
-    health.run(settings, start.runtime_dir, start.probes, QUEUES, pools, cert)
+    health.run(settings, start.runtime_dir, start.probes, QUEUES, pools, files)
 
 
 def _show_pages(start: Start) -> None:

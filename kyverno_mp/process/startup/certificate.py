@@ -1,13 +1,14 @@
 """Create a certificate authority and a server certificate for use without a cluster.
 
 Room: process. Takes: a private folder. Gives: three PEM files there; ``Files.replace``
-for the certificate of a cluster. Next: serve.
+for the certificate of a cluster; the context of metrics over TLS. Next: serve.
 May touch: that folder, the clock, randomness.
 Source: docs/behaviour/controllers 4 (validity, names); keys are ECDSA P-256.
 """
 
 import ipaddress
 import os
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.http.tls import Certificates
 
 _DAYS: Final = 365
 _SLACK: Final = timedelta(hours=1)
@@ -42,6 +46,16 @@ class Files:
             _write(temporary, data)
         for temporary, path in new:
             temporary.replace(path)
+
+
+def tls_of_metrics(settings: Settings, files: Files | None) -> ssl.SSLContext | None:
+    """Return the context of metrics over TLS; its files are read again on change."""
+    if not settings.metrics_tls:
+        return None
+    if settings.metrics_cert_file:
+        files = Files(Path(settings.metrics_cert_file), Path(settings.metrics_key_file))
+    assert files is not None, "settings need a certificate for this pod"
+    return Certificates(files.cert, files.key).context
 
 
 def make(directory: Path, namespace: str, now: datetime | None = None) -> Files:

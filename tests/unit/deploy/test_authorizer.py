@@ -96,10 +96,7 @@ def test_versions_are_ours() -> None:
         ("--mode envoy --server-address :1", "--server-address: not of --mode envoy"),
         ("--mode envoy --grpc-network unix", "expected tcp"),
         ("--mode http --server-address 9081", "expected host:port"),
-        ("--mode http --external-policy-source oci://r/p:1", "oci pull"),
         ("--mode http --external-policy-source git+https://h/r", "git-sync"),
-        ("--mode http --image-pull-secret s", "oci pull"),
-        ("--mode http --allow-insecure-registry", "oci pull"),
         (
             "--mode http --probes-address :9080 --metrics-address :9082",
             "one port serves probes and metrics",
@@ -120,8 +117,12 @@ def test_flags_of_upstream_act() -> None:
         *("--external-policy-source=file://data/p", "--policies=/q"),
         *("--probes-address=:2", "--metrics-address=:2", "--cert-file=c"),
         *("--key-file=k", "--allow-insecure-registry=false"),
+        *("--external-policy-source=oci://r.example.com/p:1",),
+        *("--image-pull-secret=a", "--image-pull-secret=b"),
     )
     assert found.authz_nested_request
     assert (found.webhook_port, found.health_port) == (1, 2)
-    assert found.authz_sources == "/q,data/p"
+    assert found.authz_sources == "/q,data/p,oci://r.example.com/p:1"
+    assert found.image_pull_secrets == "a,b"
+    assert found.allow_insecure_registry is False
     assert (found.tls_cert_file, found.tls_key_file) == ("c", "k")

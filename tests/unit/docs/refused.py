@@ -6,7 +6,6 @@ from kyverno_mp.cli import serve_authz
 from kyverno_mp.images.keys import SERVICES
 from kyverno_mp.leader.servable import NO_BACKGROUND, UNSUPPORTED, UNSUPPORTED_KIND
 from kyverno_mp.policy.capabilities import REFUSED
-from kyverno_mp.settings.upstream import FLAGS
 
 _HEAD = ("| what | where | why, or what to do instead |", "|---|---|---|")
 
@@ -34,13 +33,7 @@ def _rows() -> Iterator[str]:
         if scheme == "awskms":
             reason = "unless `KYVERNO_MP_AWS_KMS` is on; never in a namespaced policy"
         yield f"| `{scheme}:` | references to keys | {reason} |"
-    for flag, reason in serve_authz.REFUSED.items():
-        yield f"| `--{flag.replace('_', '-')}` | `serve authz` | {reason} |"
     yield f"| `--grpc-network=unix` | `serve authz` | {serve_authz.NETWORK} |"
     for scheme, reason in serve_authz.SOURCES.items():
         if scheme:
             yield f"| `--external-policy-source={scheme}:` | `serve authz` | {reason} |"
-    where = "Kyverno's flags: accepted, with a warning"
-    for planned in FLAGS:
-        if planned.later:
-            yield f"| `--{planned.name}` | {where} | {planned.later} |"

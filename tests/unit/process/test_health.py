@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process.roles import health
 from kyverno_mp.process.roles.table import QUEUES
-from kyverno_mp.process.startup.certificate import make
+from kyverno_mp.process.startup.certificate import Files, make
 from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.startup.listen import listen, port_of
 from kyverno_mp.process.supervision.status import (
@@ -53,7 +54,22 @@ def cluster_port(tmp_path: Path) -> Iterator[int]:
     yield from serving(tmp_path, Settings(webhook_workers=1))
 
 
-def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
+@pytest.fixture
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return make(tmp_path_factory.mktemp("tls"), "kyverno")
+
+
+@pytest.fixture
+def tls_port(tmp_path: Path, files: Files) -> Iterator[int]:
+    settings = Settings(
+        webhook_workers=1, standalone=True, allow_empty=True, metrics_tls=True
+    )
+    yield from serving(tmp_path, settings, files)
+
+
+def serving(
+    tmp_path: Path, settings: Settings, files: Files | None = None
+) -> Iterator[int]:
     (tmp_path / "pages").mkdir()
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     page = ControlPage.create(tmp_path / SNAPSHOT)
@@ -67,13 +83,26 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            health.run(settings, tmp_path, listener, QUEUES)
+            health.run(settings, tmp_path, listener, QUEUES, (), files)
         finally:
             os._exit(0)
     yield port_of(listener)
     listener.close()
     os.kill(child, signal.SIGTERM)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def ask_by_tls(port: int, path: str, ca: Path) -> tuple[int, str]:
+    """Return status and text, if the certificate is of this authority."""
+    context = ssl.create_default_context(cafile=ca)
+    link = http.client.HTTPSConnection(
+        "localhost", port, timeout=HANG_S, context=context
+    )
+    link.request("GET", path)
+    answer = link.getresponse()
+    text = answer.read().decode()
+    link.close()
+    return answer.status, text
 
 
 def ask(
@@ -331,3 +360,61 @@ def test_oldest_held_connection_is_closed_first(port: int) -> None:
     finally:
         for link in links:
             link.close()
+
+
+TLS_START = b"\x16\x03"
+"""The beginning of a handshake that never goes on."""
+
+
+def test_metrics_need_tls_and_probes_do_not(tls_port: int, files: Files) -> None:
+    """Otherwise anybody on the network reads names of policies and namespaces."""
+    assert files.ca is not None
+    status, text = ask_by_tls(tls_port, "/metrics", files.ca)
+    assert status == 200
+    assert "kyverno_mp_snapshot_generation 3" in text
+    for path in ("/metrics", "/policies", "/healthz", "/", "/nothing"):
+        assert ask(tls_port, "GET", path) == (403, "https only\n")
+    for path in ("/health/liveness", "/health/readiness", "/livez", "/readyz"):
+        assert ask(tls_port, "GET", path)[0] == 200
+        assert ask_by_tls(tls_port, path, files.ca)[0] == 200
+
+
+def test_renewed_certificate_of_metrics_is_served(
+    tls_port: int, files: Files, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    new = make(tmp_path_factory.mktemp("new"), "kyverno")
+    assert new.ca is not None
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask_by_tls(tls_port, "/metrics", new.ca)
+    files.replace(new.cert.read_bytes(), new.key.read_bytes())
+    assert ask_by_tls(tls_port, "/metrics", new.ca)[0] == 200
+
+
+@pytest.mark.parametrize("data", [b"", TLS_START, b"GET / HTTP/1.1\r\n"])
+def test_held_handshakes_block_no_probe(
+    tls_port: int, files: Files, data: bytes
+) -> None:
+    assert files.ca is not None
+    links = held(tls_port, 300, data)
+    try:
+        assert ask(tls_port, "GET", "/health/liveness")[0] == 200
+        assert ask_by_tls(tls_port, "/metrics", files.ca)[0] == 200
+    finally:
+        for link in links:
+            link.close()
+
+
+@pytest.mark.parametrize("garbage", [b"\x16garbage\r\n\r\n", b"\x00", b"\x16"])
+def test_garbage_instead_of_a_handshake_is_harmless(
+    tls_port: int, garbage: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", tls_port), HANG_S) as link:
+        link.sendall(garbage)
+    assert ask(tls_port, "GET", "/health/liveness")[0] == 200
+
+
+def test_metrics_can_be_off(tmp_path: Path) -> None:
+    settings = Settings(webhook_workers=1, metrics=False)
+    for port in serving(tmp_path, settings):
+        assert ask(port, "GET", "/metrics")[0] == 404
+        assert ask(port, "GET", "/health/liveness")[0] == 200

@@ -57,6 +57,27 @@ def test_unservable_certificate_is_rejected(tmp_path: Path) -> None:
         assert reason in error.message
 
 
+def test_unservable_certificate_of_metrics_is_rejected(tmp_path: Path) -> None:
+    own = make(tmp_path, "kyverno")
+    for key, reason in (
+        (_key(tmp_path / "other.key"), "KEY_VALUES_MISMATCH"),
+        (tmp_path / "none", "none does not exist"),
+    ):
+        settings = Settings(
+            standalone=True,
+            allow_empty=True,
+            policies_dir=str(tmp_path),
+            runtime_dir=str(tmp_path / "run"),
+            metrics_tls=True,
+            metrics_cert_file=str(own.cert),
+            metrics_key_file=str(key),
+        )
+        with pytest.raises(SettingInvalid) as caught:
+            serve(settings)
+        assert "KYVERNO_MP_METRICS_" in caught.value.message
+        assert reason in caught.value.message
+
+
 POLICY = """\
 apiVersion: kyverno.io/v1
 kind: ClusterPolicy

@@ -115,7 +115,7 @@ def test_every_string_setting_is_checked_or_exempt() -> None:
     paths |= {"authz_sources"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
     files |= {"dashboard_token_file", "client_ca_file", "otlp_ca_file"}
-    files |= {"notify_url_file"}
+    files |= {"notify_url_file", "metrics_cert_file", "metrics_key_file"}
     checked_by_reach = {"http_allowlist", "http_blocklist", "registry_allowlist"}
     compiled = {"authz_input_expression", "authz_output_expression"}
     told_at_start = sockets | paths | files | checked_by_reach | compiled
@@ -156,6 +156,34 @@ def test_problem_with_a_collector_is_told_at_start(
 ) -> None:
     with pytest.raises(SettingInvalid) as caught:
         read({f"KYVERNO_MP_{name}": value for name, value in variables.items()})
+    assert problem in caught.value.message
+
+
+PAIR = {"METRICS_CERT_FILE": "/c.pem", "METRICS_KEY_FILE": "/k.pem"}
+POOL = {"WEBHOOK_WORKERS": "0", "CLEANUP_WORKERS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"METRICS_TLS": "true"}, ""),
+        ({"METRICS_TLS": "true", **PAIR}, ""),
+        ({"METRICS_TLS": "true", **PAIR, **POOL}, ""),
+        (PAIR, "need KYVERNO_MP_METRICS_TLS=true"),
+        ({"METRICS_TLS": "true", "METRICS_KEY_FILE": "/k.pem"}, "both or neither"),
+        ({"METRICS_TLS": "true", **POOL}, "KYVERNO_MP_METRICS_TLS: needs"),
+    ],
+)
+def test_metrics_by_tls_need_a_certificate(
+    variables: dict[str, str], problem: str
+) -> None:
+    """A pod without a webhook has none whose authority anybody could know."""
+    env = {f"KYVERNO_MP_{name}": value for name, value in variables.items()}
+    if not problem:
+        assert read(env).metrics_tls is True
+        return
+    with pytest.raises(SettingInvalid) as caught:
+        read(env)
     assert problem in caught.value.message
 
 

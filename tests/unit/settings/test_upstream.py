@@ -23,8 +23,7 @@ def test_every_flag_has_one_meaning_and_one_row() -> None:
     rows = table()
     assert len(FLAG_OF) == len(FLAGS)
     for flag in FLAGS:
-        given = [bool(flag.setting), bool(flag.unneeded), bool(flag.later)]
-        assert given.count(True) == 1, flag.name
+        assert bool(flag.setting) != bool(flag.unneeded), flag.name
         assert not flag.setting or flag.setting in SETTINGS
         assert rows.count(f"| `--{flag.name}` |") == 1
     assert set(VARIABLES.values()) <= SETTINGS
@@ -114,6 +113,25 @@ def test_flags_of_traces_and_of_pushed_metrics() -> None:
     for flag in ("tracingCreds", "transportCreds"):
         (problem,) = translate([(flag, "secret")]).problems
         assert "KYVERNO_MP_OTLP_CA_FILE" in problem
+
+
+@pytest.mark.parametrize(
+    ("flags", "serves", "by_tls"),
+    [
+        ([("disableMetrics", "false"), ("metricsTLSSecretName", "")], True, False),
+        ([("disableMetrics", "true")], False, False),
+        (
+            [("metricsCASecretName", "a-ca"), ("metricsTLSSecretName", "a-pair")],
+            *(True, True),
+        ),
+    ],
+)
+def test_flags_of_metrics_are_obeyed(
+    flags: list[tuple[str, str]], *, serves: bool, by_tls: bool
+) -> None:
+    """Metrics that were meant to be encrypted or off are not served as plain text."""
+    settings = read({}, translate(flags).overrides)
+    assert (settings.metrics, settings.metrics_tls) == (serves, by_tls)
 
 
 def test_problem_names_the_flag_as_typed() -> None:
