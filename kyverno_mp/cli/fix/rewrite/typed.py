@@ -27,7 +27,7 @@ _NAMES: Final = frozenset(
     (
         *("apiVersion", "clusterIP", "kind", "name", "namespace", "priorityClassName"),
         *("restartPolicy", "serviceAccountName", "storageClassName", "topologyKey"),
-        *("type",),
+        *("type", "uid"),
     )
 )
 """Fields whose values Kubernetes restricts to names, without wildcards."""

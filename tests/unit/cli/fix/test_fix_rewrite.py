@@ -584,7 +584,7 @@ REFUSED: list[tuple[Json, str]] = [
     (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
     (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
     (
-        pattern({}, context=[{"name": "x", "configMap": {"name": "y"}}]),
+        pattern({}, context=[{"name": "x", "imageRegistry": {"reference": "y"}}]),
         "context entry x, which is no variable",
     ),
     (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
