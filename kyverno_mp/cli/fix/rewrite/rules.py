@@ -25,9 +25,9 @@ from kyverno_mp.cli.fix.rewrite.deny import conditions_expression
 from kyverno_mp.cli.fix.rewrite.foreach import foreach_test
 from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, matched
 from kyverno_mp.cli.fix.rewrite.messages import message_of
-from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
 from kyverno_mp.cli.fix.rewrite.query_values import Code, Names, Value
-from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, any_of, negated
+from kyverno_mp.cli.fix.rewrite.skipping import patterns_expression
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, negated
 from kyverno_mp.cli.fix.rewrite.typed import Typed, root_of
 from kyverno_mp.cli.fix.rewrite.variables import with_context
 from kyverno_mp.policy.documents.cluster_policy import Rule
@@ -256,7 +256,7 @@ def _body(validate: Validation, names: Names, roots: _Roots) -> str:
             raise NotRewritten("a pattern that tests more than a Pod")
         root = Typed(roots.pod, "", (_POD_TYPE,))
     assert isinstance(root, Typed)
-    return any_of(pattern_expression(one, root) for one in patterns)
+    return patterns_expression(patterns, root)
 
 
 def _keys(patterns: Sequence[Json]) -> Iterator[str]:
