@@ -148,7 +148,7 @@ def _scalar_test(operator: str, value: Json) -> Test:
 
 def _ordered(sign: str, value: Json) -> Test:
     def test(plain: str, kind: str, _is_name: bool) -> str:  # noqa: FBT001 - a Test
-        if kind == "numeric" and type(value) is int:
+        if kind == "numeric" and (type(value) is int or _is_count(value)):
             return f"{plain} {sign} {value}"
         if (
             kind == "duration"
@@ -160,6 +160,11 @@ def _ordered(sign: str, value: Json) -> Test:
         raise NotRewritten(f"the order of a {of} and {value}")
 
     return test
+
+
+def _is_count(value: Json) -> bool:
+    """Return whether a text is a number that has no other meaning."""
+    return type(value) is str and bool(re.fullmatch(r"[1-9][0-9]{0,8}", value))
 
 
 def _negated(inner: Test) -> Test:

@@ -69,6 +69,7 @@ def condition(key: str, operator: str, value: Json) -> Json:
 
 
 TYPE = "request.object.spec.externalName || 'ClusterIP'"
+MANY = condition("length(request.object.spec.ports)", "GreaterThan", "2")
 ANCHORED = {"(name)": "a", "value": "b"}
 REWRITTEN: dict[str, Json] = {
     "texts": pattern({"spec": {"type": "ClusterIP | Node?ort & !Load*"}}),
@@ -96,6 +97,7 @@ REWRITTEN: dict[str, Json] = {
             }
         }
     ),
+    "a number as a text": deny(MANY),
     "a condition": pattern({"spec": {"(type)": "A", "externalName": "?*"}}),
     "a condition in a list": pattern(
         {"spec": {"ports": [{"(name)": "a*", "port": ">1024"}], "type": "A"}}
@@ -433,6 +435,7 @@ def test_lists_that_kubernetes_writes_as_null(
     raw = policy({"match": match, "validate": {"message": "m", "foreach": [body]}})
     found = rewrite(raw)
     if found.document is None:
+        assert path != ("rules",), found
         return
     document: Json = {"apiVersion": version, "kind": kind, "metadata": {"name": "n"}}
     owner = document
