@@ -11,16 +11,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kyverno_mp.cli.fix.rewrite.jmespath import (
+from kyverno_mp.cli.fix.rewrite.in_lists import PATTERN, in_stream
+from kyverno_mp.cli.fix.rewrite.jmespath import elements, value_of
+from kyverno_mp.cli.fix.rewrite.query_values import (
     Code,
     Constant,
     Default,
     Names,
     Stream,
     Value,
-    elements,
     present,
-    value_of,
 )
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
@@ -50,10 +50,6 @@ _QUOTED_TIME: Final = re.compile(
     r"'\{\{\s*+(target\.metadata\.creationTimestamp)\s*+\}\}'"
 )
 """A time as a variable in a variable, which needs no quotes in a query."""
-_PATTERN: Final = (
-    r"r'(?s)^\Q' + {key}.replace(r'\E', r'\E\\E\Q')"
-    r".replace('*', r'\E.*\Q').replace('?', r'\E.\Q') + r'\E$'"
-)
 Test = Callable[[str, str, bool], str]
 """Makes a test of (expression, kind, whether it is a name without wildcards)."""
 
@@ -113,6 +109,8 @@ def _test(condition: Json, names: Names) -> str:
     ):
         sign = "==" if operator == "Equals" else "!="
         return f"{key.plain} {sign} {value.plain}"
+    if operator in MODES and isinstance(value, Stream):
+        return in_stream(key, operator, value)
     raise NotRewritten(f"{operator} with a value that is not constant")
 
 
@@ -150,7 +148,7 @@ def _scalar_test(operator: str, value: Json) -> Test:
 
 def _ordered(sign: str, value: Json) -> Test:
     def test(plain: str, kind: str, _is_name: bool) -> str:  # noqa: FBT001 - a Test
-        if kind == "numeric" and type(value) is int:
+        if kind == "numeric" and (type(value) is int or _is_count(value)):
             return f"{plain} {sign} {value}"
         if (
             kind == "duration"
@@ -162,6 +160,11 @@ def _ordered(sign: str, value: Json) -> Test:
         raise NotRewritten(f"the order of a {of} and {value}")
 
     return test
+
+
+def _is_count(value: Json) -> bool:
+    """Return whether a text is a number that has no other meaning."""
+    return type(value) is str and bool(re.fullmatch(r"[1-9][0-9]{0,8}", value))
 
 
 def _negated(inner: Test) -> Test:
@@ -223,7 +226,7 @@ def _is_in(values: Sequence[Json], *, is_list: bool) -> Test:
             clauses.insert(0, _among(plain, plainly))
         if is_list and not is_name:
             # KYVERNO: these operators also take wildcards from the object's own value.
-            reverse = f"v.matches({_PATTERN.format(key=plain)})"
+            reverse = f"v.matches({PATTERN.format(key=plain)})"
             clauses.append(
                 f"{plain}.matches('[*?]') && {items(values)}.exists(v, {reverse})"
             )

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.cli.fix.rewrite.conditions import conditions_of
-from kyverno_mp.cli.fix.rewrite.jmespath import Code, Moment, Names
 from kyverno_mp.cli.fix.rewrite.match import (
     Resource,
     excluded_by,
@@ -24,6 +23,7 @@ from kyverno_mp.cli.fix.rewrite.match import (
     matched_by,
     resources_of_text,
 )
+from kyverno_mp.cli.fix.rewrite.query_values import Code, Moment, Names
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.cli.fix.rewrite.typed import root_of
 from kyverno_mp.cli.fix.rewrite.variables import with_context

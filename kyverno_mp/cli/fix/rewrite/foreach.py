@@ -8,13 +8,9 @@ Source: docs/behaviour/engine 6.3.
 from collections.abc import Sequence
 
 from kyverno_mp.cli.fix.rewrite.conditions import conditions_of, has_variables
-from kyverno_mp.cli.fix.rewrite.jmespath import (
-    Names,
-    Stream,
-    elements,
-    value_of,
-)
+from kyverno_mp.cli.fix.rewrite.jmespath import elements, value_of
 from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
+from kyverno_mp.cli.fix.rewrite.query_values import Names, Stream
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, any_of
 from kyverno_mp.cli.fix.rewrite.typed import Typed
 from kyverno_mp.cli.fix.rewrite.variables import with_context

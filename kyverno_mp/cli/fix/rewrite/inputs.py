@@ -20,7 +20,7 @@ import msgspec
 from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.patch_places import mutated_places
-from kyverno_mp.cli.fix.rewrite.query_places import query_places, walked
+from kyverno_mp.cli.fix.rewrite.query_places import CLUSTER, query_places, walked
 from kyverno_mp.cli.fix.rewrite.typed import completed, conforms, with_names
 from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
@@ -28,6 +28,7 @@ from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.match import ResourceDescription
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _SEED: Final = 20260101
@@ -40,6 +41,7 @@ _FOREIGN: Final = "example.com"
 _FOREIGN_SHARE: Final = 0.1
 _DEBUG_SHARE: Final = 0.2
 """Share of Pod updates that are sent to a subresource, like `kubectl debug`."""
+_NAMESPACE: Final = "Namespace"
 _PODS: Final = "pods"
 _DEBUG: Final = "ephemeralcontainers"
 _ELSEWHERE: Final = 0.25
@@ -55,7 +57,9 @@ _TRIES: Final = 10
 
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
     """Return the paths that patterns and conditions read, with all their parents."""
-    return spots_at(pair for rule in rules for pair in _places_of(rule))
+    return spots_at(
+        pair for rule in rules for pair in _places_of(rule) if pair[0][:1] != (CLUSTER,)
+    )
 
 
 def spots_at(places: Iterable[tuple[Path, Json]]) -> list[Spot]:
@@ -142,6 +146,7 @@ def reviews(
     names = sorted(set(names_in(_descriptions(rules)))) or ["x"]
     namespaces = sorted(set(namespaces_in(_descriptions(rules)))) or ["x"]
     mutates = any(rule.mutate is not None for rule in rules)
+    reads = any(one.variable is None for rule in rules for one in rule.context)
     stored = _Stored()
     tried = [_tried(rule, resources, randomly, stored) for rule in rules]
     if mutates:
@@ -162,6 +167,8 @@ def reviews(
             identity = "another", "elsewhere"
         if randomly.random() < _UNNAMED:
             identity = identity[0], ""
+        if reads:
+            identity = _in_its_scope(resource, identity)
         subresource = ""
         if randomly.random() < _FOREIGN_SHARE and not mutates:
             named = resource._replace(group=_FOREIGN)
@@ -170,9 +177,29 @@ def reviews(
         is_generated = verb == "CREATE" and randomly.random() < _UNNAMED
         is_same = verb == "UPDATE" and randomly.random() < _UNCHANGED
         pair = changed, changed if is_same else old
+        if reads:
+            pair = _with_uid(pair[0]), _with_uid(pair[1])
         yield _review(
             named, verb, pair, identity, subresource, is_generated=is_generated
         )
+
+
+def _in_its_scope(resource: Resource, identity: tuple[str, str]) -> tuple[str, str]:
+    """Return name and namespace as the API server sends them, for paths to read."""
+    name, namespace = identity
+    if resource.kind == _NAMESPACE:
+        return name, name
+    is_clusters = any(
+        not one.is_namespaced
+        and (one.kind, one.plural) == (resource.kind, resource.plural)
+        for one in BUILT_IN
+    )
+    return name, "" if is_clusters else namespace or "default"
+
+
+def _with_uid(value: Json) -> Json:
+    """Return an object with the identity that the API server gives it."""
+    return {**value, "metadata": {**value.get("metadata", {}), "uid": "u-x0"}}
 
 
 def _requests(
@@ -296,7 +323,7 @@ def _review(
     def finished(given: Json) -> Json:
         made = dict(given["metadata"])
         made["generateName" if is_generated else "name"] = name
-        if namespace:
+        if namespace and resource.kind != _NAMESPACE:
             made["namespace"] = namespace
         head = {"apiVersion": group_version, "kind": resource.kind}
         return {**given, **head, "metadata": made}

@@ -1,104 +1,40 @@
 """Rewrite JMESPath queries as values that CEL can test.
 
-Room: cli. Takes: a query, the names it can use. Gives: Typed, Stream, Code, Constant or
-Default. Next: conditions.py, which tests them. May touch: nothing outside its
-arguments.
+Room: cli. Takes: a query, the names it can use. Gives: a Value. Next:
+conditions.py, which tests it. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3, 9; expr/jmespath/link.py (a missing field is an error
 only where the whole query is a path; elsewhere it is null).
-
-A projection such as ``rules[].verbs[]`` is no list here, but nested loops, because CEL
-tests its elements with ``exists`` and ``all``.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
+from kyverno_mp.cli.fix.rewrite.query_values import (
+    Code,
+    Constant,
+    Default,
+    Loop,
+    Moment,
+    Names,
+    Stream,
+    Value,
+    present,
+)
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, literal
 from kyverno_mp.cli.fix.rewrite.typed import Typed, name_for
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.values.jsonvalue import Json
 
-
-class Code(NamedTuple):
-    """An expression without a missing value; ``kind`` as in Typed."""
-
-    plain: str
-    kind: str
-    is_name: bool = False
-
-
-class Constant(NamedTuple):
-    """A literal."""
-
-    value: Json
-
-
-class Loop(NamedTuple):
-    """All elements of a list; ``filters``: conditions on an element."""
-
-    items: Typed
-    name: str
-    filters: tuple[str, ...] = ()
-
-
-class Stream(NamedTuple):
-    """The elements of a projection, without nulls."""
-
-    loops: tuple[Loop, ...]
-    value: Typed
-
-    def quantified(self, macro: str, test: str, *, lenient: bool) -> str:
-        """Return an expression that tests elements; ``macro``: exists or all.
-
-        ``lenient``: without the outermost list there are no elements; otherwise, this
-        is an error.
-        """
-        for number, loop in reversed(tuple(enumerate(self.loops))):
-            items = loop.items.default("[]") if number or lenient else loop.items.plain
-            clauses = [*loop.filters]
-            if number == len(self.loops) - 1 and self.value.maybe:
-                clauses.append(present(self.value))
-            if macro == "exists":
-                inner = " && ".join((*clauses, _inner(test, "||") if clauses else test))
-            else:
-                inner = " || ".join((*(f"!({one})" for one in clauses), test))
-            test = f"{items}.{macro}({loop.name}, {inner})"
-        return test
-
-
-class Moment(NamedTuple):
-    """The time when a stored object was created; the object has it."""
-
-    plain: str
-
-
-class Default(NamedTuple):
-    """``value || constant``."""
-
-    value: "Typed | Stream | Code"
-    constant: Json
-
-
-Value: TypeAlias = Typed | Code | Constant | Stream | Default | Moment
-Names: TypeAlias = Mapping[str, Value]
 _LETTERS: Final = "eijklmn"
 
 
-def value_of(query: str, names: Names) -> Value:
-    """Return the value of a query. Raises: NotRewritten."""
-    return _value(parse(query), names)
+def value_of(query: str, names: Names, current: Value | None = None) -> Value:
+    """Return the value of a query. Raises: NotRewritten.
 
-
-def present(value: Typed) -> str:
-    """Return an expression that tests whether an optional value is present."""
-    if value.maybe.count("?") == 1 and ".?" in value.maybe:
-        return f"has({value.plain})"
-    return f"{value.maybe}.hasValue()"
-
-
-def _inner(test: str, operator: str) -> str:
-    return f"({test})" if f" {operator} " in test or " ? " in test else test
+    ``current``: the value that is queried, if it is not the context with its names.
+    """
+    return _value(parse(query), names, current)
 
 
 def _refused(node: nodes.Node) -> NotRewritten:
@@ -150,7 +86,7 @@ def _is_whole(value: Json) -> bool:
 
 
 def _named(name: str, names: Names, current: Value | None) -> Value:
-    if current is not None:
+    if current is not None and not name.startswith("{{"):
         return _field(current, name)
     if not name:
         # A quoted name without characters, mostly meant as an empty text.
@@ -358,6 +294,8 @@ def _truth(node: nodes.Node, names: Names, current: Value) -> str:
             value, other = (_value(one, names, current) for one in (left, right))
             if isinstance(value, Typed) and isinstance(other, Constant):
                 return _compared(value, operator, other.value)
+            if isinstance(value, Typed) and isinstance(other, Code | Typed):
+                return _compared_names(value, operator, other)
         case nodes.Function("contains", (place, nodes.Literal(str(text)))) | (
             nodes.Subexpression(
                 place,
@@ -368,6 +306,13 @@ def _truth(node: nodes.Node, names: Names, current: Value) -> str:
             if isinstance(value, Typed) and value.kind == "list":
                 return f"{literal(text)} in {value.default('[]')}"
     raise _refused(node)
+
+
+def _compared_names(value: Typed, operator: str, other: Code | Typed) -> str:
+    # A name is never empty, so a missing value differs from it.
+    if not other.is_name or value.kind != "string" or other.kind != "string":
+        raise NotRewritten("JMESPath comparison")
+    return f"{value.default(chr(39) * 2)} {operator} {other.plain}"
 
 
 def _compared(value: Typed, operator: str, constant: Json) -> str:

@@ -9,7 +9,6 @@ Source: docs/behaviour/engine 7.4 (adding creates missing parents); docs/behavio
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.cli.fix.rewrite.jmespath import Names, present
 from kyverno_mp.cli.fix.rewrite.objects import (
     Choice,
     Fields,
@@ -21,6 +20,7 @@ from kyverno_mp.cli.fix.rewrite.objects import (
     part_of,
     text_of,
 )
+from kyverno_mp.cli.fix.rewrite.query_values import Names, present
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, literal
 from kyverno_mp.cli.fix.rewrite.typed import Typed
 from kyverno_mp.values.jsonvalue import Json

@@ -12,7 +12,6 @@ must not replace others) becomes a JSON patch.
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kyverno_mp.cli.fix.rewrite.jmespath import Names, present
 from kyverno_mp.cli.fix.rewrite.json_patches import added
 from kyverno_mp.cli.fix.rewrite.objects import (
     Choice,
@@ -26,6 +25,7 @@ from kyverno_mp.cli.fix.rewrite.objects import (
     scalar_of,
 )
 from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
+from kyverno_mp.cli.fix.rewrite.query_values import Names, present
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
     all_of,

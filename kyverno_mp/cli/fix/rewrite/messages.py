@@ -7,7 +7,8 @@ Source: docs/behaviour/engine 6.2; docs/behaviour/cel 6.
 
 from typing import Final
 
-from kyverno_mp.cli.fix.rewrite.jmespath import Code, Default, Names, value_of
+from kyverno_mp.cli.fix.rewrite.jmespath import value_of
+from kyverno_mp.cli.fix.rewrite.query_values import Code, Default, Names
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, literal
 from kyverno_mp.cli.fix.rewrite.typed import Typed
 from kyverno_mp.errors import ExpressionInvalid

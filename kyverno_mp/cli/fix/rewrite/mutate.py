@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from kyverno_mp.cli.fix.rewrite.conditions import conditions_of
-from kyverno_mp.cli.fix.rewrite.jmespath import Code, Names, Stream, elements, value_of
+from kyverno_mp.cli.fix.rewrite.jmespath import elements, value_of
 from kyverno_mp.cli.fix.rewrite.json_patches import json_patch
 from kyverno_mp.cli.fix.rewrite.match import Matched, kinds_clause, matched
 from kyverno_mp.cli.fix.rewrite.merge import Element, Merge
@@ -29,6 +29,7 @@ from kyverno_mp.cli.fix.rewrite.objects import (
     Sum,
     written,
 )
+from kyverno_mp.cli.fix.rewrite.query_values import Code, Names, Stream
 from kyverno_mp.cli.fix.rewrite.rules import guarded_conditions, names_of
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.cli.fix.rewrite.typed import Typed

@@ -8,13 +8,13 @@ Source: docs/behaviour/cel 10.1, 11 (literals of one type only; others need dyn)
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from kyverno_mp.cli.fix.rewrite.jmespath import (
+from kyverno_mp.cli.fix.rewrite.jmespath import value_of
+from kyverno_mp.cli.fix.rewrite.query_values import (
     Code,
     Constant,
     Default,
     Names,
     Value,
-    value_of,
 )
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, is_name, literal
 from kyverno_mp.cli.fix.rewrite.typed import Typed

@@ -7,6 +7,7 @@ Source: docs/behaviour/engine 5. Anchors that skip rules, ranges and durations r
 NotRewritten with their name.
 """
 
+import re
 from itertools import count
 from typing import Final
 
@@ -43,6 +44,7 @@ _ORDER: Final = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
 _PRESENT: Final = "*"
 _SCALAR_KINDS: Final = frozenset({"string", "numeric", "boolean", "untyped"})
 _DURATION: Final = "([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h)"
+_INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 _SHORT: Final = 30
 """Limit for tests written twice: for a value and for the elements of a list."""
 
@@ -55,22 +57,35 @@ def pattern_expression(pattern: Json, root: Typed) -> str:
     node = parse_pattern(pattern).root
     if type(node) is not MapPattern:
         raise NotRewritten("a pattern that is not a map")
-    return _Writer().entries(node, root)
+    return Writer().entries(node, root)
 
 
-class _Writer:
+class Writer:
     """Writer of one pattern's expression; each list has a separate variable."""
 
     def __init__(self) -> None:
-        self._numbers = count(1)
+        self.numbers = count(1)
 
     def entries(self, node: MapPattern, holder: Typed) -> str:
         """Return an expression that tests a map against the pattern's map."""
-        if node.expands or node.block:
-            raise NotRewritten("wildcards in names of labels or annotations")
-        return all_of(self._entry(one, holder) for one in (*node.first, *node.then))
+        write = self._of_block if node.block else self.entry
+        return all_of(write(one, holder) for one in (*node.first, *node.then))
 
-    def _entry(self, entry: PatternEntry, holder: Typed) -> str:
+    def _of_block(self, entry: PatternEntry, holder: Typed) -> str:
+        """Return the test of a label or an annotation.
+
+        A key with wildcards stands for the first key that matches, which is any of
+        them, unless the pattern forbids them all.
+        """
+        is_text = type(entry.value) is Leaf and type(entry.value.value) is str
+        if not contains_wildcard(entry.key) and is_text:
+            return self.entry(entry, holder)
+        if entry.kind != NEGATION or not is_text:
+            raise NotRewritten("wildcards in names of labels or annotations")
+        return f"!{holder.plain}.exists(key, {like('key', entry.key)})"
+
+    def entry(self, entry: PatternEntry, holder: Typed) -> str:
+        """Return the test of a key and its value."""
         key, value = entry.key, entry.value
         place = holder.field(key)
         is_present = "true" if not place.maybe else has(holder.plain, key)
@@ -86,7 +101,7 @@ class _Writer:
         if is_star and entry.kind == PLAIN:
             is_given = "true" if place.kind else f"{place.plain} != null"
             return all_of((is_present, is_given))
-        inner = self._value(value, place)
+        inner = self.value(value, place)
         is_optional = entry.kind == EQUALITY or (
             type(value) is Leaf and compile_leaf(value)(None)
         )
@@ -94,7 +109,8 @@ class _Writer:
             return any_of((absent(holder.plain, key), inner))
         return all_of((is_present, inner))
 
-    def _value(self, node: Node, place: Typed) -> str:
+    def value(self, node: Node, place: Typed) -> str:
+        """Return the test of a value that exists."""
         if type(node) is MapPattern:
             entries = self.entries(node, place)
             if place.kind == "map":
@@ -111,10 +127,10 @@ class _Writer:
         first = node.items[0]
         if type(first) is ListPattern:
             raise NotRewritten("a list in a list of a pattern")
-        name = name_for(place.plain, f"x{next(self._numbers)}")
+        name = name_for(place.plain, f"x{next(self.numbers)}")
         element = place.element(name)
         if type(first) is MapPattern:
-            inner = self._value(first, element)
+            inner = self.value(first, element)
         else:
             assert isinstance(first, Leaf)
             inner = _scalar(first, name, element.kind)
@@ -125,7 +141,7 @@ class _Writer:
 
     def _leaf(self, leaf: Leaf, place: Typed) -> str:
         plain = place.plain
-        name = f"x{next(self._numbers)}"
+        name = f"x{next(self.numbers)}"
         if place.kind in _SCALAR_KINDS:
             return _scalar(leaf, plain, place.kind)
         if place.kind == "list":
@@ -194,10 +210,13 @@ def _term(term: Term, place: str, kind: str) -> str:
 
 def _tested(term: Term, place: str, kind: str) -> str:
     if not isinstance(term, Atom):
-        raise NotRewritten("a range in a pattern")
+        ends = (_tested(end, place, kind) for end in (term.low, term.high))
+        return any_of(ends) if term.outside else all_of(ends)
     if term.duration is not None and term.text != "0":
         raise NotRewritten(f"the duration {term.text} in a pattern")
     if term.operator in _ORDER:
+        if kind == "numeric" and _INTEGER.fullmatch(term.text):
+            return f"{place} {_ORDER[term.operator]} {int(term.text)}"
         if not term.quantity:
             raise NotRewritten(f"{term.operator}{term.text} in a pattern")
         test = f"{_compared(term, place)} {_ORDER[term.operator]} 0"

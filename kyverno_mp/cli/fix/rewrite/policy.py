@@ -24,7 +24,12 @@ from kyverno_mp.cli.fix.rewrite.mutate import (
 )
 from kyverno_mp.cli.fix.rewrite.proof import MUTATING
 from kyverno_mp.cli.fix.rewrite.rules import RESOURCE, Check, checks_of
-from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, bracketed
+from kyverno_mp.cli.fix.rewrite.texts import (
+    NotRewritten,
+    all_of,
+    bracketed,
+    is_negation,
+)
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
@@ -290,7 +295,7 @@ def _validation(check: Check, checks: Sequence[Check]) -> Json:
     if check.allows_existing:
         violated = (
             check.old_body[1:]
-            if _is_negation(check.old_body)
+            if is_negation(check.old_body)
             else f"!({check.old_body})"
         )
         existing = all_of(("request.operation == 'UPDATE'", check.old_guard, violated))
@@ -308,18 +313,6 @@ def _validation(check: Check, checks: Sequence[Check]) -> Json:
     elif check.message:
         found["message"] = check.message
     return found
-
-
-def _is_negation(text: str) -> bool:
-    """Return whether the whole text is ``!(...)``."""
-    if not text.startswith("!("):
-        return False
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == ")" and not depth:
-            return position == len(text) - 1
-    return False
 
 
 def _kinds_of(resources: Sequence[Resource] | set[Resource]) -> set[str]:

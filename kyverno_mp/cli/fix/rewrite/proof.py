@@ -6,6 +6,7 @@ deadlines.
 Source: docs/architecture.md 3 (the webhook uses the same engine).
 """
 
+import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.admission.decode import decode
+from kyverno_mp.cli.fix.rewrite.generated_cluster import GeneratedCluster
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
@@ -27,6 +29,7 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.mutation import link_mutations, mutate_request
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, RuleResult
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
@@ -69,8 +72,9 @@ class Pair:
     """Both policies, linked for evaluation."""
 
     def __init__(self, before: ClusterPolicy, after: Json) -> None:
+        self._cluster = GeneratedCluster(before.spec.rules)
         self._engine = Engine(
-            unrecorded(lambda _what: None, _NoLabels(), lambda _what: None),
+            _data_of(self._cluster),
             Clock(now=lambda: _TIME, monotonic_ns=time.monotonic_ns),
         )
         # KYVERNO: failurePolicy Ignore allows errors of a ClusterPolicy's rules, but
@@ -95,8 +99,9 @@ class Pair:
 
         Of mutating policies, also those that both change otherwise.
         """
-        for shown, body in reviews:
+        for number, (shown, body) in enumerate(reviews):
             request = decode(body)
+            self._cluster.turn(number, request)
             if isinstance(self._after, LinkedMutatingPolicy):
                 before, old_object = self._mutated(request)
                 after, new_object = self._mutated_after(request)
@@ -104,10 +109,15 @@ class Pair:
                 before, after = self.verdicts(request)
                 old_object = new_object = None
             if bool(before) != bool(after):
-                yield Difference(shown, before, after, self._kind)
+                yield Difference(self._all(shown), before, after, self._kind)
             elif not before and _comparable(old_object) != _comparable(new_object):
                 objects = _shown(old_object), _shown(new_object)
-                yield Difference(shown, *objects, self._kind)
+                yield Difference(self._all(shown), *objects, self._kind)
+
+    def _all(self, shown: str) -> str:
+        """Return a request with what was read for it."""
+        answers = self._cluster.answers()
+        return f"{shown}; read: {_shown(answers)}" if answers else shown
 
     def verdicts(self, request: Request) -> tuple[str, str]:
         """Return the reason of each policy's denial, "" if it allows the request."""
@@ -161,6 +171,16 @@ class Pair:
                 changed = one.patched
         denial = "" if self._ignores else _why(errors, _DENIED)
         return denial, request.object if errors else changed
+
+
+def _data_of(cluster: GeneratedCluster) -> ClusterData:
+    ports = unrecorded(lambda _what: None, _NoLabels(), lambda _what: None)
+    return dataclasses.replace(
+        ports,
+        config_maps=cluster,
+        api_calls=cluster,
+        cel=ports.cel._replace(resources=cluster),
+    )
 
 
 def _comparable(value: Json, key: str = "") -> Json:

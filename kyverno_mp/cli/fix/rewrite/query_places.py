@@ -5,6 +5,7 @@ them. Next: inputs.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.3, 9.1.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,7 +19,11 @@ from kyverno_mp.policy.fields.context import ContextEntry
 from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.values.jsonvalue import Json
 
+CLUSTER: Final = "\0cluster"
+"""First part of the paths of what the rule reads in the cluster; then the name of the
+context entry, and the path in the answer."""
 _Names = Mapping[str, frozenset[Path]]
+_VARIABLE: Final = re.compile(r"\{\{[^{}]*\}\}")
 _ROOT: Final[frozenset[Path]] = frozenset({()})
 _ROOTS: Final[_Names] = {"request.object": _ROOT, "request.oldObject": _ROOT}
 _NOTHING: Final[frozenset[Path]] = frozenset()
@@ -33,10 +38,12 @@ class _Reader:
         self.constants: list[Json] = []
         self.compared: list[tuple[Path, Json]] = []
 
-    def query(self, text: str) -> frozenset[Path]:
+    def query(
+        self, text: str, current: frozenset[Path] | None = None
+    ) -> frozenset[Path]:
         """Return the paths of a query's result."""
         try:
-            return self._paths(parse(text), None)
+            return self._paths(parse(text), current)
         except ExpressionInvalid:
             return _NOTHING
 
@@ -89,6 +96,7 @@ def query_places(rule: Rule) -> Iterator[tuple[Path, Json]]:
     """Yield (path, value) of the conditions and foreach entries of a rule."""
     validate = rule.validate
     names = names_in(rule)
+    yield from _cluster_places(rule)
     yield from places_of_conditions(rule.preconditions, names)
     if validate is None:
         return
@@ -111,7 +119,26 @@ def names_with(
     for entry in entries:
         if entry.variable is not None and entry.variable.jmes_path:
             names[entry.name] = _Reader(names).query(entry.variable.jmes_path)
+        elif entry.variable is None:
+            names[entry.name] = _answer_of(entry, _Reader(names))
     return names
+
+
+def _answer_of(entry: ContextEntry, reader: _Reader) -> frozenset[Path]:
+    """Return the paths of what an entry reads in the cluster."""
+    root: frozenset[Path] = frozenset([(CLUSTER, entry.name)])
+    query = entry.api_call.jmes_path if entry.api_call is not None else ""
+    return reader.query(_VARIABLE.sub("x", query), root) if query else root
+
+
+def _cluster_places(rule: Rule) -> Iterator[tuple[Path, Json]]:
+    names = names_in(rule)
+    for entry in rule.context:
+        if entry.variable is None:
+            reader = _Reader(names)
+            _answer_of(entry, reader)
+            yield from reader.compared
+            yield from _with_parents(reader.seen)
 
 
 def elements_of(

@@ -19,14 +19,15 @@ from kyverno_mp.cli.fix.rewrite.cel import (
     moved,
     path_of_copy,
 )
+from kyverno_mp.cli.fix.rewrite.cluster_reads import read_variables
 from kyverno_mp.cli.fix.rewrite.conditions import conditions_of, has_variables
 from kyverno_mp.cli.fix.rewrite.deny import conditions_expression
 from kyverno_mp.cli.fix.rewrite.foreach import foreach_test
-from kyverno_mp.cli.fix.rewrite.jmespath import Code, Names, Value
 from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, matched
 from kyverno_mp.cli.fix.rewrite.messages import message_of
-from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
-from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, any_of
+from kyverno_mp.cli.fix.rewrite.query_values import Code, Names, Value
+from kyverno_mp.cli.fix.rewrite.skipping import patterns_expression
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, negated
 from kyverno_mp.cli.fix.rewrite.typed import Typed, root_of
 from kyverno_mp.cli.fix.rewrite.variables import with_context
 from kyverno_mp.policy.documents.cluster_policy import Rule
@@ -189,8 +190,8 @@ def _check(
 ) -> Check:
     validate = rule.validate
     assert validate is not None
-    names = with_context(rule.context, roots.names(match.resources))
-    old_names = with_context(rule.context, old.names(match.resources))
+    names = with_context(rule.context, roots.names(match.resources), reads=True)
+    old_names = with_context(rule.context, old.names(match.resources), reads=True)
     message, message_expression = message_of(validate.message, names)
     preconditions: tuple[NamedExpression, ...] = ()
     if rule.preconditions:
@@ -208,16 +209,31 @@ def _check(
         and "CREATE" in match.operations
         and "UPDATE" in match.operations
     )
+    old_body = _body(validate, old_names, old) if allows_existing else ""
+    reads = read_variables(rule.context, names)
+    if old_body and reads != read_variables(rule.context, old_names):
+        raise NotRewritten("a context entry for the object and for the old object")
+    texts = (
+        body,
+        old_body,
+        message_expression,
+        *(one.expression for one in preconditions),
+    )
     return Check(
         matched=match,
         old_guard=matched(rule, match.operations, "oldObject").guard,
         body=body,
-        old_body=_body(validate, old_names, old) if allows_existing else "",
+        old_body=old_body,
         message=message,
         allows_existing=allows_existing,
         is_sure=validate.deny is None and validate.foreach is None,
         message_expression=message_expression,
         preconditions=preconditions,
+        variables=tuple(
+            one
+            for one in reads
+            if any(re.search(rf"\bvariables\.{one.name}\b", text) for text in texts)
+        ),
     )
 
 
@@ -226,7 +242,7 @@ def _body(validate: Validation, names: Names, roots: _Roots) -> str:
         if not validate.deny.conditions:
             return "false"
         conditions = guarded_conditions(validate.deny.conditions, names, roots.whole)
-        return f"!({conditions})"
+        return negated(conditions)
     if validate.foreach is not None:
         return foreach_test(validate.foreach, names)
     patterns = [validate.pattern] if validate.pattern is not None else []
@@ -240,7 +256,7 @@ def _body(validate: Validation, names: Names, roots: _Roots) -> str:
             raise NotRewritten("a pattern that tests more than a Pod")
         root = Typed(roots.pod, "", (_POD_TYPE,))
     assert isinstance(root, Typed)
-    return any_of(pattern_expression(one, root) for one in patterns)
+    return patterns_expression(patterns, root)
 
 
 def _keys(patterns: Sequence[Json]) -> Iterator[str]:

@@ -95,11 +95,42 @@ def all_of(clauses: Iterable[str]) -> str:
 
 def negated(clause: str) -> str:
     """Return the negation of the clause."""
-    comparison = re.fullmatch(r"([\w.]+) == ([\w.-]+|'[^'\\]*')", clause)
+    comparison = re.fullmatch(r"([\w.]+|size\([\w.]+\)) == ([\w.-]+|'[^'\\]*')", clause)
     if comparison:
         return f"{comparison[1]} != {comparison[2]}"
-    is_safe = re.fullmatch(r"[\w.]+(?:\((?:'[^'\\]*')?\))?", clause)
+    if is_negation(clause):
+        return clause[2:-1]
+    if clause.startswith("!") and is_member(clause[1:]):
+        return clause[1:]
+    is_safe = re.fullmatch(r"[\w.]+(?:\((?:'[^'\\]*')?\))?", clause) or (
+        is_member(clause) and clause[0] not in "!-["
+    )
     return f"!{clause}" if is_safe else f"!({clause})"
+
+
+def is_negation(text: str) -> bool:
+    """Return whether the whole text is ``!(...)``."""
+    if not text.startswith("!("):
+        return False
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == ")" and not depth:
+            return position == len(text) - 1
+    return False
+
+
+def is_member(clause: str) -> bool:
+    """Return whether an expression has no operator outside of parentheses."""
+    depth, quoted = 0, False
+    for position, char in enumerate(clause):
+        if char == "'" and (position == 0 or clause[position - 1] != "\\"):
+            quoted = not quoted
+        elif not quoted:
+            depth += (char in "([{") - (char in ")]}")
+            if not depth and char in " !-":
+                return False
+    return bool(clause) and not depth and not quoted
 
 
 def bracketed(clause: str) -> str:

@@ -27,7 +27,7 @@ _NAMES: Final = frozenset(
     (
         *("apiVersion", "clusterIP", "kind", "name", "namespace", "priorityClassName"),
         *("restartPolicy", "serviceAccountName", "storageClassName", "topologyKey"),
-        *("type",),
+        *("type", "uid"),
     )
 )
 """Fields whose values Kubernetes restricts to names, without wildcards."""
@@ -98,16 +98,20 @@ class Typed(NamedTuple):
         """Return a field of a map."""
         maps = [built_in().atom(notation).map for notation in self.notations]
         found = [
-            ""
-            if one is None or _is_nullable(notation, key)
-            else one.fields.get(key) or one.items
-            for one, notation in zip(maps, self.notations, strict=True)
+            "" if one is None else one.fields.get(key) or one.items for one in maps
         ]
         is_written = key in _PRESENT and all(
             one is not None and key in one.fields for one in maps
         )
         plain = selected(self.plain, key)
         notations = _known(found)
+        nullable = [_is_nullable(notation, key) for notation in self.notations]
+        if any(nullable) and not (all(nullable) and not self.maybe):
+            notations = ()
+        elif any(nullable):
+            # Null has no elements, as a missing list.
+            listed = f"{self.plain}.?{key}.orValue([])"
+            return Typed(plain, f"optional.ofNonZeroValue({listed})", notations)
         if is_written and maps and not self.maybe:
             return Typed(plain, "", notations)
         holder = self.maybe or self.plain

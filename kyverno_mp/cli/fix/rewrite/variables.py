@@ -7,26 +7,30 @@ Source: docs/behaviour/engine 3.7.
 
 from collections.abc import Sequence
 
+from kyverno_mp.cli.fix.rewrite.cluster_reads import read_names
 from kyverno_mp.cli.fix.rewrite.conditions import side
-from kyverno_mp.cli.fix.rewrite.jmespath import (
-    Constant,
-    Default,
-    Names,
-    Stream,
-    value_of,
-)
+from kyverno_mp.cli.fix.rewrite.jmespath import value_of
+from kyverno_mp.cli.fix.rewrite.query_values import Constant, Default, Names, Stream
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.cli.fix.rewrite.typed import Typed
 from kyverno_mp.policy.fields.context import ContextEntry
 
 
-def with_context(entries: Sequence[ContextEntry], names: Names) -> Names:
-    """Return the names with those of a context. Raises: NotRewritten."""
+def with_context(
+    entries: Sequence[ContextEntry], names: Names, *, reads: bool = False
+) -> Names:
+    """Return the names with those of a context. Raises: NotRewritten.
+
+    ``reads``: the policy declares the variables of entries that read the cluster.
+    """
     if not entries:
         return names
     known = dict(names)
     for entry in entries:
         variable = entry.variable
+        if variable is None and reads:
+            known.update(read_names(entry, known))
+            continue
         if variable is None:
             raise NotRewritten(f"context entry {entry.name}, which is no variable")
         if variable.jmes_path and variable.value is None:

@@ -61,7 +61,8 @@ def objects_of(
     """Yield objects: empty, passing, changed in one place, changed in several."""
     yield {}
     base: Json = {}
-    for spot in spots:
+    # A parent that is set later would remove what was set below it.
+    for spot in sorted(spots, key=lambda one: len(one.path)):
         for value in (_usual(spot), *spot.values, *_ODD):
             changed = with_value(base, spot.path, value)
             if is_typed(changed):

@@ -69,6 +69,8 @@ def condition(key: str, operator: str, value: Json) -> Json:
 
 
 TYPE = "request.object.spec.externalName || 'ClusterIP'"
+MANY = condition("length(request.object.spec.ports)", "GreaterThan", "2")
+ANCHORED = {"(name)": "a", "value": "b"}
 REWRITTEN: dict[str, Json] = {
     "texts": pattern({"spec": {"type": "ClusterIP | Node?ort & !Load*"}}),
     "not": pattern({"spec": {"type": "!NodePort"}}),
@@ -94,6 +96,41 @@ REWRITTEN: dict[str, Json] = {
                 "anyPattern": [{"spec": {"type": "A"}}, {"spec": {"=(x)": "B"}}],
             }
         }
+    ),
+    "a number as a text": deny(MANY),
+    "a condition": pattern({"spec": {"(type)": "A", "externalName": "?*"}}),
+    "a condition in a list": pattern(
+        {"spec": {"ports": [{"(name)": "a*", "port": ">1024"}], "type": "A"}}
+    ),
+    "a condition below an optional list": pattern(
+        {
+            "spec": {
+                "containers": [
+                    {"name": "?*", "=(env)": [{"(name)": "a", "value": "b"}]}
+                ]
+            }
+        },
+        match=PODS,
+    ),
+    "a condition beside a negation": pattern(
+        {"spec": {"(type)": "A", "X(externalIPs)": "null", "=(x)": "B"}}
+    ),
+    "conditions in any pattern": policy(
+        {
+            "validate": {
+                "message": "m",
+                "anyPattern": [
+                    {"spec": {"(type)": "A", "x": "B"}},
+                    {"spec": {"(type)": "C", "x": "D"}},
+                ],
+            }
+        }
+    ),
+    "a range": pattern({"spec": {"ports": [{"port": "5-7 | 10-12"}]}}),
+    "outside of a range": pattern({"spec": {"x": "5!-7"}}),
+    "a range of amounts": pattern({"spec": {"x": "1Ki-1Mi"}}),
+    "no such annotation": pattern(
+        {"metadata": {"=(annotations)": {"X(a.b/*)": "null", "X(*-c)": "?*"}}}
     ),
     "autogen": pattern({"spec": {"=(hostPID)": "false"}}, match=PODS),
     "names": pattern(
@@ -299,7 +336,9 @@ def _assert_denies_and_allows(name: str, document: Json) -> None:
             ("Application", "argoproj.io", "v1alpha1", "applications", "Application"),
         )
     }
-    pods = dict.fromkeys(("autogen", "cel of pods", "foreach of pods"), "Pod")
+    anchors = "a condition below an optional list"
+    names = ("autogen", "cel of pods", "foreach of pods", anchors)
+    pods = dict.fromkeys(names, "Pod")
     others = {**pods, "a custom kind": "Application"}
     resource = kinds[others.get(name, "Service")]
     left = {True, False}
@@ -396,6 +435,7 @@ def test_lists_that_kubernetes_writes_as_null(
     raw = policy({"match": match, "validate": {"message": "m", "foreach": [body]}})
     found = rewrite(raw)
     if found.document is None:
+        assert path != ("rules",), found
         return
     document: Json = {"apiVersion": version, "kind": kind, "metadata": {"name": "n"}}
     owner = document
@@ -573,18 +613,20 @@ def _denied(pair: Pair, request: Json) -> tuple[bool, bool]:
 
 
 REFUSED: list[tuple[Json, str]] = [
-    (pattern({"spec": {"(type)": "A"}}), "anchor (key)"),
+    (
+        pattern({"spec": {"(ports)": [{"(name)": "a"}], "type": "A"}}),
+        "an anchor (key) below another one",
+    ),
     (pattern({"spec": {"<(type)": "A"}}), "anchor <(key)"),
     (pattern({"spec": {"^(ports)": [{"name": "a"}]}}), "anchor ^(key)"),
     (
         pattern({"metadata": {"labels": {"a*": "b"}}}),
         "wildcards in names of labels or annotations",
     ),
-    (pattern({"spec": {"x": "1-5"}}), "a range in a pattern"),
     (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
     (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
     (
-        pattern({}, context=[{"name": "x", "configMap": {"name": "y"}}]),
+        pattern({}, context=[{"name": "x", "imageRegistry": {"reference": "y"}}]),
         "context entry x, which is no variable",
     ),
     (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
