@@ -55,7 +55,6 @@ from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.documents.outcomes import Helpers
 from kyverno_mp.leader.documents.source_room import SourceRoom
-from kyverno_mp.leader.documents.tenant_room import memory_limit
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources
@@ -66,6 +65,7 @@ from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
 from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.results.records import reporting_of
+from kyverno_mp.settings.machine import memory_limit
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, new_bell
