@@ -121,7 +121,7 @@ class Wired:
                 lambda: rollout_states.stored_of(rollouts, key),
                 replica.rollouts,
                 lambda: self.shared.add(keys.ROLLOUTS),
-                partial(new_bell, replica.runtime_dir, DENIALS_BELL),
+                partial(new_bell, replica.runtime_dir / SNAPSHOT, DENIALS_BELL),
             ),
             clock,
         )

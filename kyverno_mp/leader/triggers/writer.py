@@ -33,7 +33,6 @@ from kyverno_mp.leader.triggers.document import (
     since_of,
 )
 from kyverno_mp.leader.triggers.left_out import change_unproved
-from kyverno_mp.leader.triggers.pause import Pause
 from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
     TRIGGER_OBJECTS_BYTES_MAX,
@@ -42,6 +41,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.ahead import Ahead, Held
 from kyverno_mp.queues.journal import JournalReader
+from kyverno_mp.queues.record_pause import RecordPause
 from kyverno_mp.queues.triggers import (
     LEFT_ROLE,
     TriggerRecord,
@@ -58,6 +58,10 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 _COUNT_S: Final = 1.0
 """The interval between two counts of the existing UpdateRequests."""
+_AGAIN_S: Final = 0.02
+"""Records that another attempt may write wait without a ring."""
+_RETRY_S: Final = 0.25
+_PAUSE_S_MAX: Final = 15.0
 _STOP_S: Final = 5.0
 _RACES_MAX: Final = 5
 WRITTEN: Final = "written"
@@ -92,8 +96,8 @@ class TriggerWriter:
     ) -> None:
         """``readers``: one for triggers, and one for policies that lost triggers.
 
-        ``bell``: see Pause. ``threshold`` returns the number of UpdateRequests from
-        which records wait.
+        ``bell`` creates what workers ring. ``threshold`` returns the number of
+        UpdateRequests from which records wait.
         """
         self._readers = readers
         self._client = client
@@ -101,7 +105,7 @@ class TriggerWriter:
         self._namespace = namespace
         self._threshold = threshold
         self._monotonic_s = monotonic_s
-        self._pause = Pause(bell)
+        self._pause = RecordPause(bell)
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
@@ -352,8 +356,7 @@ class TriggerWriter:
             raise _Full
 
     def _run(self) -> None:
-        self._pause.begin()
-        while not self._pause.is_last(self._failures, self.waiting):
+        while not self._pause.is_last(self._pause_s()):
             self.step()
         self._rejections.retry_now()
         waiting_before = 0
@@ -361,6 +364,12 @@ class TriggerWriter:
         while self.waiting not in (0, waiting_before):
             waiting_before = self.waiting
             self.step()
+
+    def _pause_s(self) -> float | None:
+        """Return the time to the next attempt, None if nothing is known to wait."""
+        if self._failures:
+            return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
+        return _AGAIN_S if self.waiting else None
 
 
 class _Full(Exception):
