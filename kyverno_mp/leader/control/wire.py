@@ -197,6 +197,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         exceptions.on_change(adds(keys.GENERATED))
         exceptions.on_change(adds(keys.EXCEPTIONS))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
+    for request in keys.OF_HOLDERS:
+        shared.election.on_term(adds(request))
     shared.rollouts.on_change(adds(keys.ROLLOUTS))
     shared.rollouts.on_list(adds(keys.ROLLOUTS))
     shared.rollouts.on_change(ring_denials)
