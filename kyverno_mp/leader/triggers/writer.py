@@ -58,10 +58,7 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 _COUNT_S: Final = 1.0
 """The interval between two counts of the existing UpdateRequests."""
-_AGAIN_S: Final = 0.02
-"""Records that another attempt may write wait without a ring."""
-_RETRY_S: Final = 0.25
-_PAUSE_S_MAX: Final = 15.0
+_AGAIN_S, _RETRY_S, _PAUSE_S_MAX = 0.02, 0.25, 15.0
 _STOP_S: Final = 5.0
 _RACES_MAX: Final = 5
 WRITTEN: Final = "written"
@@ -94,10 +91,9 @@ class TriggerWriter:
         monotonic_s: Callable[[], float] = time.monotonic,
         bell: Callable[[], Bell | None] = lambda: None,
     ) -> None:
-        """``readers``: one for triggers, and one for policies that lost triggers.
+        """``readers``: of triggers, and of policies that lost triggers.
 
-        ``bell`` creates what workers ring. ``threshold`` returns the number of
-        UpdateRequests from which records wait.
+        ``bell``: what workers ring. ``threshold``: UpdateRequests from which they wait.
         """
         self._readers = readers
         self._client = client
@@ -359,17 +355,16 @@ class TriggerWriter:
         while not self._pause.is_last(self._pause_s()):
             self.step()
         self._rejections.retry_now()
-        waiting_before = 0
+        before = 0
         self.step()
-        while self.waiting not in (0, waiting_before):
-            waiting_before = self.waiting
+        while self.waiting not in (0, before):
+            before = self.waiting
             self.step()
 
     def _pause_s(self) -> float | None:
-        """Return the time to the next attempt, None if nothing is known to wait."""
         if self._failures:
             return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
-        return _AGAIN_S if self.waiting else None
+        return _AGAIN_S if self.waiting else None  # nobody rings for them again
 
 
 class _Full(Exception):
