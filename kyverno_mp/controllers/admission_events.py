@@ -14,7 +14,8 @@ workers, without a Lease.
 
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -31,7 +32,7 @@ from kyverno_mp.kube.policy_events import (
 )
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
-from kyverno_mp.queues.pace import Polls
+from kyverno_mp.queues.record_pause import RecordPause
 from kyverno_mp.queues.records import (
     ObjectRecord,
     PolicyRecord,
@@ -39,13 +40,17 @@ from kyverno_mp.queues.records import (
     decode_policies,
     decode_record,
 )
+from kyverno_mp.snapshot.bell import Bell
 
 _log = logging.getLogger(__name__)
 CONTROLLER: Final = "kyverno-admission"
 _FAILED: Final = frozenset({"fail", "error"})
 _COUNTS_S: Final = 2.0
 """The time between two flushes of event series counts."""
+_AGAIN_S: Final = 0.02
 _RETRY_S: Final = 0.25
+_OFTEN: Final = 100
+"""Looks after a record: two seconds, in which workers need not ring."""
 _KNOWN_MAX: Final = 256
 """The number of reviews whose events are cached; each takes a few thousand bytes."""
 _RECORDS_PER_POLL: Final = 4096
@@ -102,17 +107,24 @@ class AdmissionEvents:
     """The thread that writes the Events of workers and the queue of kube's Events."""
 
     def __init__(
-        self, reader: JournalReader, events: Events, uid_of: UidOf = no_uid
+        self,
+        reader: JournalReader,
+        events: Events,
+        uid_of: UidOf = no_uid,
+        bell: Callable[[], Bell | None] = lambda: None,
     ) -> None:
+        """``bell`` creates what workers ring."""
         self._reader = reader
         self._events = events
         self._uid_of = uid_of
-        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
-        self._polls = Polls()
+        self._pause = RecordPause(bell, _OFTEN)
         """Kyverno writes its events 10 to 100 ms after the request, and its users'
-        scripts expect this. A poll takes about 10 us."""
+        scripts expect this. A look takes about 10 us."""
+        self._is_submitted = False
+        """Whether another thread has queued an event since the last flush."""
+        events.on_submit = self._wake
         self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
         """A record and the number of its events that were written, so that a retry
@@ -124,13 +136,13 @@ class AdmissionEvents:
 
     def stop(self) -> None:
         """Write the pending events that the API server still accepts, and stop."""
-        self._stopping.set()
+        self._pause.stop()
         self._thread.join(timeout=5)
 
     def step(self) -> bool:
         """Write pending events; return False if the API server accepts none now."""
         for record in islice(self._reader.records(), _RECORDS_PER_POLL):
-            self._polls.finds()
+            self._pause.finds()
             try:
                 self._write(record)
             except DependencyError as error:
@@ -188,17 +200,22 @@ class AdmissionEvents:
         return False
 
     def _run(self) -> None:
-        waited_s = 0.0
-        while not self._stopping.wait(pause_s := self._pause_s()):
-            waited_s += pause_s
-            if self.step() and waited_s >= _COUNTS_S:
-                waited_s = 0.0
+        flushed_s = time.monotonic()
+        while not self._pause.is_last(self._pause_s()):
+            is_due = time.monotonic() - flushed_s >= _COUNTS_S
+            if self.step() and (is_due or self._is_submitted):
+                flushed_s, self._is_submitted = time.monotonic(), False
                 self._events.flush()
         self.step()
         self._events.flush()
 
-    def _pause_s(self) -> float:
-        """Return the time to the next poll; longer while writes fail."""
+    def _wake(self) -> None:
+        self._is_submitted = True
+        self._pause.wake()
+
+    def _pause_s(self) -> float | None:
+        """Return the time to the next attempt while writes fail."""
         if not self._attempts:
-            return self._polls.next_s()
+            # Records beyond the number of one look wait without a ring.
+            return _AGAIN_S if self._reader.waiting else None
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)

@@ -54,6 +54,11 @@ class Objects:
         self._guard = guard
         self._manager = manager
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether watches report the changes of objects that are read often."""
+        return False
+
     def guarded(self, guard: Callable[[], None]) -> "Objects":
         """Return a copy with another guard."""
         return Objects(self._client, guard, self._manager)

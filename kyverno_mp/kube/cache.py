@@ -79,6 +79,7 @@ class Informer(Generic[T]):
         self._handlers: list[Callable[[Key], None]] = []
         self._progress_callbacks: list[Callable[[], None]] = []
         self._list_callbacks: list[Callable[[], None]] = []
+        self._health_callbacks: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._reread: frozenset[Key] = frozenset()
@@ -117,6 +118,10 @@ class Informer(Generic[T]):
     def on_list(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` before each list, in the informer's thread."""
         self._list_callbacks.append(callback)
+
+    def on_health(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after each failure, and after the end of failures."""
+        self._health_callbacks.append(callback)
 
     def start(self) -> None:
         """Start the thread."""
@@ -228,6 +233,12 @@ class Informer(Generic[T]):
     def _count(self) -> None:
         self.failures += 1
         self._attempts += 1
+        self._notify_health()
+
+    def _succeed(self) -> None:
+        if self.failures:
+            self.failures = 0
+            self._notify_health()
 
     def _failed(self, error: DependencyError) -> None:
         if self._stopping.is_set():
@@ -290,13 +301,14 @@ class Informer(Generic[T]):
             self._connection = connection
             if not self._is_silent:
                 # Changes may be rare, so an accepted watch counts as a success.
-                self.failures = 0
+                self._succeed()
             try:
                 for change in () if self._stopping.is_set() else changes:
                     received = True
                     self._is_silent = False
                     self.last_message_ns = time.monotonic_ns()
-                    self.failures = self._attempts = 0
+                    self._attempts = 0
+                    self._succeed()
                     self._take(change)
                     if self._stopping.is_set():
                         break
@@ -350,6 +362,10 @@ class Informer(Generic[T]):
 
     def _notify_progress(self) -> None:
         for callback in self._progress_callbacks:
+            callback()
+
+    def _notify_health(self) -> None:
+        for callback in self._health_callbacks:
             callback()
 
 

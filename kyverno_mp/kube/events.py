@@ -161,6 +161,8 @@ class Events:
         self._series: OrderedDict[tuple[_Subject, int], _Series] = OrderedDict()
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
+        self.on_submit: Callable[[], object] | None = None
+        """Called after each queued event, in any thread; it must not wait."""
         self.dropped = 0
         """Number of Events that were dropped, over budget or rejected."""
         self.written = 0
@@ -174,6 +176,8 @@ class Events:
                 self.dropped += 1
                 return False
             self._queue.append(info)
+        if self.on_submit is not None:
+            self.on_submit()
         return True
 
     def accepts(self, info: EventInfo) -> bool:
@@ -187,6 +191,11 @@ class Events:
     def queued_count(self) -> int:
         """Number of queued events."""
         return len(self._queue)
+
+    @property
+    def has_series(self) -> bool:
+        """Whether a repetition of a written event would be counted."""
+        return bool(self._series)
 
     def flush(self) -> None:
         """Write the queued events, and the counts of continued series.

@@ -83,6 +83,11 @@ class FollowedObjects(Objects):
         """The informers to start."""
         return [entry.informer for entry in self._watched.values()]
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether all watches work: their handlers get each change."""
+        return all(entry.is_healthy for entry in self._watched.values())
+
     def guarded(self, guard: Callable[[], None]) -> "FollowedObjects":
         """Return a copy with another guard, which reads from the same watches."""
         copy = FollowedObjects(self._client, ())

@@ -12,7 +12,8 @@ its own monotonic clock, which continues while a process is stopped or a machine
 so clocks do not have to agree.
 
 The holder renews at half of the duration. The others do not ask: they watch the Lease,
-and read it before they take it. So a watch that is late can delay a take-over, but
+and read it before they take it. Between two attempts, only the watch, its failures and
+``stop`` wake the thread. So a watch that is late can delay a take-over, but
 cannot cause one. Without the permission to watch, they read it in each retry period.
 """
 
@@ -42,8 +43,6 @@ _MARGIN_RETRIES: Final = 1
 _RENEW_RETRIES: Final = 3
 _TIMEOUT_RETRIES: Final = 1.5
 _FAILED_RETRIES: Final = 0.25
-_LOOK_S: Final = 0.25
-"""How often ``run`` looks at the clock and at the watch, without a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +109,11 @@ class Election:
         """Whether the watch has shown a change since the last attempt."""
         self._tried_ns = 0
         """When the last attempt began, or ended with a failure; 0: never."""
+        self._woken = threading.Event()
+        self._is_stopping = False
+        self._on_term: list[Callable[[], None]] = []
+        self._told_term = 0
+        """The term at the last look of ``run``, 0 without the lease."""
         self.terms_held = 0
         """How often this replica became the holder."""
         self.last_error = ""
@@ -125,6 +129,18 @@ class Election:
     def holds(self) -> bool:
         """Return whether this replica holds the lease and can write now."""
         return self._clock_ns() < self._fence_ns
+
+    @property
+    def fence_s(self) -> float:
+        """The time for which the lease is held without a renewal, 0 if it is not."""
+        return max(0.0, (self._fence_ns - self._clock_ns()) / 1e9)
+
+    def on_term(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in the thread of ``run`` when a term has begun or ended.
+
+        The end at a fence is noticed late, with the next attempt: see ``fence_s``.
+        """
+        self._on_term.append(callback)
 
     def guard(self) -> None:
         """Raise LeaseLost unless this replica holds the lease."""
@@ -174,37 +190,67 @@ class Election:
         except DependencyError as error:
             _log.warning("cannot release lease %s: %s", terms.name, error.message)
 
-    def run(self, stopping: threading.Event) -> None:
-        """Campaign until ``stopping`` is set, then release the lease."""
-        if self._watch is not None:
-            self._watch.start()
-        look_s = min(_LOOK_S, self._terms.failed_s)
-        while not stopping.is_set():
+    def run(self) -> None:
+        """Campaign until ``stop`` is called, then release the lease."""
+        watch, wake = self._watch, self._woken.set
+        if watch is not None:
+            watch.on_notified(wake)
+            watch.on_health(wake)
+            watch.start()
+        while True:
+            self._woken.clear()
+            if self._is_stopping:
+                break
             if self.is_due():
                 self.step()
-            stopping.wait(look_s)
+            self._tell()
+            self._woken.wait(self.pause_s())
         if self.holds():
             self.release()
-        if self._watch is not None:
-            self._watch.stop()
+        if watch is not None:
+            watch.stop()
+
+    def stop(self) -> None:
+        """End ``run`` soon; any thread may call it."""
+        self._is_stopping = True
+        self._woken.set()
 
     def is_due(self) -> bool:
         """Return whether to ``step`` now; it makes no call."""
+        return self._due_s() <= 0
+
+    def pause_s(self) -> float:
+        """Return the time to the next look if the watch shows nothing.
+
+        The pause's clock stands while the machine sleeps, so pauses are short.
+        """
+        return max(0.0, min(self._due_s(), self._terms.retry_s))
+
+    def _due_s(self) -> float:
+        """Return when to ``step`` unless the watch changes; 0 or less: now."""
         if not self._tried_ns:
-            return True
+            return 0.0
         terms, now_ns = self._terms, self._clock_ns()
         passed_s = (now_ns - self._tried_ns) / 1e9
         if self.holds():
             if self.last_error:
-                return passed_s >= terms.failed_s
-            return passed_s >= terms.renew_s or self._is_overwritten()
+                return terms.failed_s - passed_s
+            return 0.0 if self._is_overwritten() else terms.renew_s - passed_s
         if self.last_error or not self._is_watched:
-            return passed_s >= terms.retry_s
+            return terms.retry_s - passed_s
         spec = self._watched_spec(now_ns)
         if spec.get("holderIdentity") in (None, "", terms.identity):
             # At once after a change; a late watch may show a release for long.
-            return passed_s >= terms.retry_s or self._has_moved
-        return now_ns - self._seen_ns >= _duration_ns(spec, terms)
+            return 0.0 if self._has_moved else terms.retry_s - passed_s
+        return (_duration_ns(spec, terms) - (now_ns - self._seen_ns)) / 1e9
+
+    def _tell(self) -> None:
+        """Call the callbacks if a term has begun or ended."""
+        term = self.terms_held if self.holds() else 0
+        if term != self._told_term:
+            self._told_term = term
+            for callback in self._on_term:
+                callback()
 
     @property
     def _is_watched(self) -> bool:

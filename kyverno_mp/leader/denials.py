@@ -28,6 +28,7 @@ from kyverno_mp.kube.resource import Key
 from kyverno_mp.leader.rollouts import PublishedRollouts
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.record_pause import RecordPause
 from kyverno_mp.snapshot.bell import Bell
 from kyverno_mp.snapshot.denials import (
     Counted,
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 _RECORDS_MAX: Final = 256
 """Records of one journal that wait for one write."""
 _POLL_S: Final = 0.5
-"""A worker may die between a record and its ring."""
+"""While a step is counted: the budget's periods end by the clock."""
 _WRITE_S: Final = 0.2
 """The time between two writes: a fall-back has a second to reach all replicas."""
 _SEEN_S: Final = 5.0
@@ -91,6 +92,7 @@ class DenialCounter:
         self._written: Mapping[str, Counted] = {}
         self._next_write_s = self._seen_s = float("-inf")
         self._stopping = threading.Event()
+        self._pause = RecordPause(inputs.bell)
         self._thread = threading.Thread(target=self._run, name="denials", daemon=True)
 
     def start(self) -> None:
@@ -100,6 +102,7 @@ class DenialCounter:
     def stop(self) -> None:
         """Store what is counted, and stop."""
         self._stopping.set()
+        self._pause.stop()
         self._thread.join(timeout=_STOP_S)
 
     def excesses(self) -> Mapping[str, Excess]:
@@ -205,14 +208,11 @@ class DenialCounter:
         return int(self._clock.now().timestamp())
 
     def _run(self) -> None:
-        bell = self._inputs.bell()
-        while not self._stopping.is_set():
-            pause_s = _POLL_S
+        pause_s: float | None = None
+        while not self._pause.is_last(pause_s):
+            # The bell rings for a denial and for a change of the stored states.
+            pause_s = _POLL_S if self._parts else None
             if not self.step():
                 left_s = self._next_write_s - self._clock.monotonic_s()
-                pause_s = min(pause_s, max(0.0, left_s))
-            if bell is None:
-                self._stopping.wait(pause_s)
-            elif bell.wait(pause_s):
-                bell.clear()
+                pause_s = min(_POLL_S, max(0.0, left_s))
         self.step()

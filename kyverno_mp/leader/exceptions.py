@@ -1,11 +1,12 @@
 """Decode the PolicyExceptions of both groups, and find the policies they name.
 
-Room: leader. Takes: StoredDocuments. Gives: exceptions, and for each policy a digest of
-its exceptions. Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Room: leader. Takes: StoredDocuments. Gives: exceptions, and for each policy those
+that name it. Next: leader/policy_store.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 8.7; docs/behaviour/cel 2.2, 6.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -61,13 +62,25 @@ def _exempted_by(exception: AnyException) -> set[str]:
     return {exempted.policy_name for exempted in exception.spec.exceptions}
 
 
-def digests_by_policy(exceptions: Sequence[AnyException]) -> dict[str, bytes]:
-    """Return a digest of its exceptions for each policy that exceptions name."""
-    by_policy: dict[str, list[bytes]] = {}
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The exceptions that name one policy, in order, and a digest of them."""
+
+    exceptions: Sequence[AnyException] = ()
+    digest: bytes = b""
+
+
+def by_policy(exceptions: Iterable[AnyException]) -> dict[str, Naming]:
+    """Return the exceptions of each policy that they name (``policy_key``)."""
+    named: dict[str, list[tuple[AnyException, bytes]]] = {}
     for exception in exceptions:
         encoded = msgspec.json.encode(exception)
         for name in _exempted_by(exception):
-            by_policy.setdefault(name, []).append(encoded)
+            named.setdefault(name, []).append((exception, encoded))
     return {
-        name: digest_of(b"\0".join(encodings)) for name, encodings in by_policy.items()
+        name: Naming(
+            [exception for exception, _ in pairs],
+            digest_of(b"\0".join([encoded for _, encoded in pairs])),
+        )
+        for name, pairs in named.items()
     }

@@ -10,7 +10,6 @@ Source: docs/architecture.md 2, 3.
 import gc
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from kyverno_mp.limits import (
     PUBLISH_RETRY_S,
 )
 from kyverno_mp.queues.pace import Pace, Slice
-from kyverno_mp.queues.signals import await_signal
+from kyverno_mp.queues.signals import WAKE, await_signal, waker
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.policies import POLICIES
@@ -50,13 +49,11 @@ SNAPSHOT: Final = "snapshot"
 """Name of the folder of segments below the runtime folder."""
 PAGES: Final = "pages"
 """Name of the folder of metric pages in the runtime folder."""
-_WAKE: Final = signal.SIGURG
-"""The signal by which another thread ends a pause; ignored outside a pause."""
 _OF_POLICIES: Final = frozenset((POLICIES, *CEL_SEGMENTS))
 _OTHERS: Final = _OF_POLICIES | {SETTINGS}
 """The segments that are not cluster data."""
 _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
-_SIGNALS: Final = _ORDERS | {_WAKE}
+_SIGNALS: Final = _ORDERS | {WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
 """The share of the poll interval that polling many files can take."""
@@ -338,7 +335,7 @@ def run(
         leader.use_helpers(helpers)
     pace = Pace()
     if sources is not None:
-        sources.on_change(_waker())
+        sources.on_change(waker())
     force = False
     while True:
         started_ns = time.monotonic_ns()
@@ -381,19 +378,13 @@ def _poll_s(settings: Settings, sources: Sources | None, *, is_settled: bool) ->
     return _CACHE_POLL_S if sources.is_polled() or not is_settled else _QUIET_POLL_S
 
 
-def _waker() -> Callable[[], None]:
-    """Return a function by which other threads end this thread's pause."""
-    thread = threading.get_ident()
-    return lambda: signal.pthread_kill(thread, _WAKE)
-
-
 def _pause(pause_s: float, pace: Pace) -> int:
     """Wait for the time, a signal or a change; return a control signal, else 0.
 
     After the first change of a burst, wait for the later ones.
     """
     number = await_signal(_SIGNALS, pause_s)
-    if number != _WAKE:
+    if number != WAKE:
         return number
     wait_s = pace.wait_s(time.monotonic())
     # The next poll finds all changes up to then.

@@ -12,7 +12,7 @@ partly written: all its policies stay. Only changes are compiled, in time slices
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -35,7 +35,8 @@ from kyverno_mp.leader.documents.without_rights import without_rights
 from kyverno_mp.leader.exceptions import (
     EXCEPTIONS,
     AnyException,
-    digests_by_policy,
+    Naming,
+    by_policy,
     read_exception,
 )
 from kyverno_mp.leader.folder import Changes
@@ -68,6 +69,9 @@ class _Entry:
     packed: bytes = b""
     exceptions_digest: bytes = b""
     """Digest of the PolicyExceptions used in its compilation."""
+
+
+_UNNAMED: Final = Naming()
 
 
 class PolicyStore:
@@ -108,7 +112,9 @@ class PolicyStore:
         self._memory = LinkedMemory(room)
         self._exceptions: dict[Key, AnyException] = {}
         self._exceptions_read: dict[bytes, AnyException] = {}
-        self._exceptions_digest: dict[str, bytes] = {}
+        self._naming: dict[str, Naming] = {}
+        """The exceptions of each policy. PERF: a pass over all of them for each policy
+        would be quadratic."""
 
     def use_helpers(self, helpers: Helpers) -> None:
         """Let other processes compile the policies of the next update."""
@@ -264,9 +270,7 @@ class PolicyStore:
             exceptions[key] = exception
         if exceptions != self._exceptions:
             self._exceptions = exceptions
-            self._exceptions_digest = digests_by_policy(
-                [exceptions[key] for key in sorted(exceptions)]
-            )
+            self._naming = by_policy(exceptions[key] for key in sorted(exceptions))
 
     def _compile_due(
         self, documents: Mapping[Key, StoredDocument], out_of_time: Callable[[], bool]
@@ -302,14 +306,13 @@ class PolicyStore:
         return (
             entry is not None
             and entry.digest == document.digest
-            and entry.exceptions_digest
-            == self._exceptions_digest.get(policy_key(document.key), b"")
+            and entry.exceptions_digest == self._naming_of(document).digest
         )
 
     def _build(self, document: StoredDocument) -> _Entry:
         """Compile one policy, or reuse its earlier outcome."""
-        exceptions_digest = self._exceptions_digest.get(policy_key(document.key), b"")
-        outcome = self._outcomes.of(document, exceptions_digest, self._exceptions)
+        naming = self._naming_of(document)
+        outcome = self._outcomes.of(document, naming)
         if outcome.status is None:
             entry = self._refuse(document, outcome.code, outcome.message)
         else:
@@ -318,7 +321,10 @@ class PolicyStore:
                 outcome.status, file=document.file_and_line()
             )
             entry = _Entry(document.digest, status, outcome.encoded, document.packed)
-        return replace(entry, exceptions_digest=exceptions_digest)
+        return replace(entry, exceptions_digest=naming.digest)
+
+    def _naming_of(self, document: StoredDocument) -> Naming:
+        return self._naming.get(policy_key(document.key), _UNNAMED)
 
     def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
         entry = self._entries.get(document.key)

@@ -37,7 +37,7 @@ from kyverno_mp.limits import OTLP_FLUSH_S_MAX
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
-from kyverno_mp.queues.signals import await_signal
+from kyverno_mp.queues.signals import WAKE, await_signal, waker
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry import traces
 from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING, SPANS
@@ -46,9 +46,8 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
-_TICK_S: Final = 0.25
-_TICKS_OF_PAGE: Final = 4
-"""Ticks for each time that the page of metrics is written."""
+_TICK_S: Final = 1.0
+"""For the heartbeat and the page of metrics; whatever happens wakes the thread."""
 _STOP_S: Final = 10.0
 """If the work still runs this long after the lease was lost, the process exits."""
 _SHUTDOWN_S: Final = 2.5
@@ -59,6 +58,7 @@ _LEASE_FAILING_S: Final = 60.0
 """Shorter failures are normal while an API server restarts."""
 _INTERNAL_ERROR_EXIT: Final = 70
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM})
+_SIGNALS: Final = _STOP_SIGNALS | {WAKE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,15 @@ class PoolPlace:
 class HealthReasons:
     """The latest problems that the work reported; any thread may report them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.reasons: tuple[str, ...] = ()
+        self._on_change = on_change
 
     def __call__(self, reasons: Sequence[str]) -> None:
         """Replace the problems; an empty sequence means healthy."""
-        self.reasons = tuple(reasons)
+        before, self.reasons = self.reasons, tuple(reasons)
+        if self.reasons != before:
+            self._on_change()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +127,16 @@ class _Term:
     number: int
     stop: threading.Event
     thread: threading.Thread
+    ended: threading.Event
     stopped_s: float = 0.0
     """Time at which the coordinator told the work to stop; 0 = not yet."""
 
 
 class Coordinator:
-    """Runs the work while the lease is held; call ``tick`` often, from one thread.
+    """Runs the work while the lease is held; one thread calls ``tick``.
 
-    ``end`` exits the process at once, for failures that only a new process can fix.
+    Call it after ``pause_s``, and when ``wake`` is called, in any thread. ``end`` exits
+    the process at once, for failures that only a new process can fix.
     """
 
     def __init__(
@@ -140,7 +145,9 @@ class Coordinator:
         work: Work,
         end: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        self._wake = wake
         self._tools = tools
         self._work = work
         self._end = end
@@ -162,9 +169,15 @@ class Coordinator:
         term = self._term
         if term is not None:
             self._check_term(term, should_run=holds and term.number == number)
-        elif holds:
+        if self._term is None and holds:
             self._term = self._start(number)
         self._report_health(holds=holds)
+
+    @property
+    def pause_s(self) -> float:
+        """The time to the next ``tick`` if nothing happens: the lease may expire."""
+        fence_s = self._tools.election.fence_s
+        return min(_TICK_S, fence_s) if fence_s else _TICK_S
 
     def stop(self, within_s: float = _SHUTDOWN_S) -> bool:
         """Stop the work; return whether it ended in time."""
@@ -175,7 +188,7 @@ class Coordinator:
         return not self._term.thread.is_alive()
 
     def _check_term(self, term: _Term, *, should_run: bool) -> None:
-        if not term.thread.is_alive():
+        if term.ended.is_set():
             if should_run:
                 self._end("its work ended unexpectedly")
             self._term = None
@@ -187,15 +200,18 @@ class Coordinator:
             self._end(f"its work still runs {_STOP_S:.0f} s after the lease was lost")
 
     def _start(self, number: int) -> _Term:
-        stop = threading.Event()
-        thread = threading.Thread(
-            target=self._work,
-            args=(replace(self._tools, term=number), stop),
-            name="work",
-            daemon=True,
-        )
+        stop, ended = threading.Event(), threading.Event()
+
+        def run() -> None:
+            try:
+                self._work(replace(self._tools, term=number), stop)
+            finally:
+                ended.set()
+                self._wake()
+
+        thread = threading.Thread(target=run, name="work", daemon=True)
         thread.start()
-        return _Term(number, stop, thread)
+        return _Term(number, stop, thread, ended)
 
     def _report_health(self, *, holds: bool) -> None:
         pool_place = self._tools.place
@@ -227,38 +243,40 @@ def run_coordinator(
     """Run the coordinator until SIGTERM."""
     threading.excepthook = _exit_after_thread_failure
     # Threads inherit the mask: only the main thread waits for signals.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS | {signal.SIGHUP})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS | {signal.SIGHUP})
+    wake = waker()
     settings = pool_place.settings
     page = Page.claim(pool_place.pages, pool_place.name)
     start_tracing(settings, pool_place.name)
     recorder = Recorder(page, settings.metrics_series_max)
-    tools = _tools_of(pool_place, client, successes)
-    stopping = threading.Event()
-    lease = threading.Thread(
-        target=tools.election.run, args=(stopping,), name="lease", daemon=True
-    )
+    tools = _tools_of(pool_place, client, successes, wake)
+    election = tools.election
+    election.on_term(wake)
+    lease = threading.Thread(target=election.run, name="lease", daemon=True)
     writer = EventWriter(tools.events)
-    coordinator = Coordinator(tools, work, _end_process)
+    coordinator = Coordinator(tools, work, _end_process, wake=wake)
     lease.start()
     writer.start()
-    ticks = 0
-    while not await_signal(_STOP_SIGNALS, _TICK_S):
+    while await_signal(_SIGNALS, coordinator.pause_s) not in _STOP_SIGNALS:
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
-        if ticks % _TICKS_OF_PAGE == 0:
-            _write(tools, recorder)
-        ticks += 1
+        _write(tools, recorder)
     if coordinator.stop():
         # If the work does not stop, the lease is left to expire: the work may still
         # write.
-        stopping.set()
+        election.stop()
         lease.join(_RELEASE_S)
     writer.stop()
     traces.finish(OTLP_FLUSH_S_MAX)
     _write(tools, recorder)
 
 
-def _tools_of(pool_place: PoolPlace, client: Client, successes: Successes) -> Tools:
+def _tools_of(
+    pool_place: PoolPlace,
+    client: Client,
+    successes: Successes,
+    wake: Callable[[], None],
+) -> Tools:
     settings = pool_place.settings
     metrics = PoolMetrics()
     client.on_query = metrics.query
@@ -284,6 +302,7 @@ def _tools_of(pool_place: PoolPlace, client: Client, successes: Successes) -> To
         successes=successes,
         metrics=metrics,
         rights=client.rights,
+        health=HealthReasons(wake),
     )
 
 

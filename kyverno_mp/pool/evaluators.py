@@ -170,12 +170,19 @@ class Evaluators:
 
 
 def evaluate(
-    path: Path, handle: Callable[[bytes], bytes], stop: threading.Event
+    path: Path,
+    handle: Callable[[bytes], bytes],
+    stop: threading.Event,
+    *,
+    on_link: Callable[[bool], None] = lambda _is_open: None,
+    await_link: Callable[[], bool] = lambda: True,
 ) -> None:
     """Answer batches until ``stop`` is set; wait while there is no coordinator.
 
-    An exception from ``handle`` ends the process, and another evaluator gets the
-    batch.
+    ``on_link``: called after a connection was made or lost. ``await_link``: called
+    after a failed attempt; waits until one may succeed. PERF: one thread of a process
+    tries twice a second, the others wait for it. An exception from ``handle`` ends the
+    process, and another evaluator gets the batch.
     """
     pause_s = _CONNECT_PAUSE_S
     while not stop.is_set():
@@ -184,15 +191,18 @@ def evaluate(
                 with _short(path) as name:
                     link.connect(name)
             except OSError:
+                await_link()
                 stop.wait(pause_s)
                 pause_s = min(2 * pause_s, _CONNECT_PAUSE_S_MAX)
                 continue
             pause_s = _CONNECT_PAUSE_S
+            on_link(True)
             while (content := _next(link)) is not None:
                 answer = handle(content)
                 # If the coordinator is gone, the answer is discarded.
                 with contextlib.suppress(OSError):
                     write_frame(link, answer)
+            on_link(False)
 
 
 def _next(link: socket.socket) -> bytes | None:

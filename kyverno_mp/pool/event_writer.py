@@ -9,9 +9,9 @@ from typing import Final
 
 from kyverno_mp.kube.events import Events
 
-_POLL_S: Final = 0.25
-_COUNTS_EVERY: Final = 8
-"""Polls between two flushes of the Event series counts while the queue is empty."""
+_COUNTS_S: Final = 2.0
+"""The time between two flushes of the counts of series."""
+_RETRY_S: Final = 0.25
 _STOP_S: Final = 1.0
 
 
@@ -20,8 +20,10 @@ class EventWriter:
 
     def __init__(self, events: Events) -> None:
         self.events = events
-        self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        events.on_submit = self._woken.set
 
     def start(self) -> None:
         """Start the thread."""
@@ -29,13 +31,19 @@ class EventWriter:
 
     def stop(self) -> None:
         """Flush the queued Events and stop; wait a second at most."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._woken.set()
         self._thread.join(timeout=_STOP_S)
 
     def _run(self) -> None:
-        polls = 0
-        while not self._stopping.wait(_POLL_S):
-            polls += 1
-            if self.events.queued_count or polls % _COUNTS_EVERY == 0:
-                self.events.flush()
+        while not self._is_stopping:
+            self._woken.wait(self._pause_s())
+            self._woken.clear()
+            self.events.flush()
         self.events.flush()
+
+    def _pause_s(self) -> float | None:
+        """Return the time to the next flush that no event begins; None: without end."""
+        if self.events.queued_count:
+            return _RETRY_S
+        return _COUNTS_S if self.events.has_series else None

@@ -52,17 +52,20 @@ def run_term(
     parts: Parts,
     dependencies: TermDependencies,
     stop: threading.Event,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], None] | None = None,
 ) -> None:
-    """Run the parts until ``stop`` is set or the lease is lost.
+    """Run the parts until ``stop`` is set, as the coordinator does without its lease.
 
     ``tick`` is called twice a second.
     """
     parts.start()
-    reported_s = float("-inf")
+    reported_s, pause_s = float("-inf"), _TICK_S
     try:
-        while not stop.wait(_TICK_S) and dependencies.holds_lease():
-            tick()
+        while not stop.wait(pause_s) and dependencies.holds_lease():
+            if tick is None:
+                pause_s = _HEALTH_S
+            else:
+                tick()
             if time.monotonic() - reported_s >= _HEALTH_S:
                 parts.report()
                 dependencies.health(parts.problems())

@@ -33,12 +33,15 @@ class Banner:
     reporter: Reporter
     _printed: bool = False
 
-    def print_when_ready(self) -> None:
-        """Print the message once the service is ready; do nothing after that."""
-        if self._printed or self.reporter.readiness()[0] != HTTPStatus.OK:
-            return
-        self._printed = True
-        self.write()
+    def print_when_ready(self) -> bool:
+        """Print the message once the service is ready; return whether it was printed.
+
+        It does nothing after that.
+        """
+        if not self._printed and self.reporter.readiness()[0] == HTTPStatus.OK:
+            self._printed = True
+            self.write()
+        return self._printed
 
     def write(self) -> None:
         """Write the lines to stdout, to the log, or to both."""

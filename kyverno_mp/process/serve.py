@@ -86,9 +86,9 @@ def serve(settings: Settings) -> int:
     banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES, pools))
     watchdog = Watchdog(runtime_dir, settings.leader_silence_s_max, (LEADER, *pools))
 
-    def tick() -> None:
-        banner.print_when_ready()
+    def tick() -> bool:
         watchdog.check()
+        return not banner.print_when_ready()
 
     supervisor = Supervisor(
         settings,

@@ -140,6 +140,8 @@ class Journal(_Mapped):
         self._records_max = records_max
         self.on_append: Callable[[], object] | None = None
         """Called after each record that was added; it must not wait."""
+        self.on_first: Callable[[], object] | None = None
+        """The same, after a record before which the reader had taken all."""
         self._lock = threading.Lock()
         self._fair = FairRing(records_max, self._ring_bytes)
         numbers = self._numbers
@@ -214,6 +216,9 @@ class Journal(_Mapped):
             numbers[_RECORDS] += 1
         if self.on_append is not None:
             self.on_append()
+        # Looked at after the record is there: the reader looks in the other order.
+        if self.on_first is not None and numbers[_TAKEN] == written:
+            self.on_first()
         return True
 
 

@@ -68,27 +68,6 @@ class Pace:
         self._began_s, self._ended_s, self._arrived_s = began_s, ended_s, None
 
 
-_OFTEN_S: Final = 0.02
-_RARELY_S: Final = 0.1
-_RARELY_AFTER: Final = 100
-
-
-class Polls:
-    """How often to look for records: rarely after a hundred looks without any."""
-
-    def __init__(self) -> None:
-        self._empty = 0
-
-    def finds(self) -> None:
-        """Look often again, because there was a record."""
-        self._empty = 0
-
-    def next_s(self) -> float:
-        """Return the time to the next look, which is taken to find nothing."""
-        self._empty += 1
-        return _OFTEN_S if self._empty < _RARELY_AFTER else _RARELY_S
-
-
 _SLICE_S_MAX: Final = 5.0
 """Whoever waits for the end of a round waits no longer for its slice."""
 

@@ -1,8 +1,8 @@
 """Wait for blocked signals, even in a process that is stopped and continued.
 
-Room: queues. Takes: signals that the process has blocked, a time. Gives: await_signal.
-Next: process/supervision/supervisor.py, leader/loop.py, pool/coordinator.py. May touch:
-the clock. Source: sigtimedwait(2); CPython Modules/signalmodule.c, sigtimedwait.
+Room: queues. Takes: signals that the process has blocked, a time. Gives: await_signal,
+waker. Next: process/supervision/supervisor.py, leader/loop.py, pool/coordinator.py.
+May touch: the clock. Source: sigtimedwait(2); CPython Modules/signalmodule.c.
 
 Every wait for a signal is one of these, so no signal is lost: the kernel removes a
 pending signal only in the call that returns its number. CPython's function makes the
@@ -15,11 +15,14 @@ import errno
 import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Final
 
+WAKE: Final = signal.SIGURG
+"""The signal by which another thread ends a wait; ignored outside a wait."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _sigtimedwait: Final = getattr(_LIBC, "sigtimedwait", None)
 _SIGSET_BYTES: Final = 128
@@ -54,6 +57,12 @@ def await_signal(signals: Collection[signal.Signals], seconds: float = math.inf)
             return 0
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
+
+
+def waker() -> Callable[[], None]:
+    """Return a function by which other threads end this thread's wait for WAKE."""
+    thread = threading.get_ident()
+    return lambda: signal.pthread_kill(thread, WAKE)
 
 
 def _timespec(until_s: float) -> _Timespec | None:

@@ -38,6 +38,7 @@ from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
+_IDLE_S: Final = 5.0
 _FAILED_S: Final = 5.0
 _NAME: Final = "review-results"
 NEW_RULE_S: Final = 30
@@ -101,6 +102,8 @@ class Merging:
             self._now_ns,
         )
         self._stopping = threading.Event()
+        self._news = threading.Event()
+        self.results.informer.on_notified(self._news.set)
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
     def start(self) -> None:
@@ -111,6 +114,7 @@ class Merging:
     def stop(self) -> None:
         """Stop the watch and the thread."""
         self._stopping.set()
+        self._news.set()
         self.results.stop()
         self._thread.join(timeout=_TICK_S)
         # The next lease holder reports what waits.
@@ -236,6 +240,11 @@ class Merging:
         resources = self._kinds.of([KindSelector(group, version, kind, "")])
         return resources[0] if resources else None
 
+    def _await_results(self) -> None:
+        """Wait until the watch has news: nothing else brings results."""
+        self._news.wait(_IDLE_S)
+        self._news.clear()
+
     def _run(self) -> None:
         pause_s = _TICK_S
         while not self._stopping.wait(pause_s):
@@ -243,6 +252,9 @@ class Merging:
             try:
                 self.results.step(self.merge, self.join)
                 pause_s = 0.0 if self.results.has_more else _TICK_S
+                if not self.results.backlog.reports:
+                    self._await_results()
+                    pause_s = 0.0
             except LeaseLost:
                 _log.info("the lease is lost")
             except DependencyError as error:

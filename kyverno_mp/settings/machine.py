@@ -1,9 +1,10 @@
 """Ask the machine for what only Linux offers, with a fallback for other systems.
 
-Room: settings. Takes: descriptors, process ids. Gives: cores, reserve, anonymous_file,
-start_ticks, boot_ns. Next: process/supervision/parent_death.py, whose calls
-have fallbacks, too. May touch: files of descriptors, /proc, /sys/fs/cgroup, clocks.
-Source: cgroups(7); the kernel's cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us).
+Room: settings. Takes: descriptors, process ids. Gives: cores, memory_limit, reserve,
+anonymous_file, start_ticks, boot_ns. Next: process/supervision/parent_death.py, whose
+calls have fallbacks, too. May touch: files of descriptors, /proc, /sys/fs/cgroup,
+clocks. Source: cgroups(7); the kernel's cgroup-v2 (cpu.max, memory.max), sched-bwc
+(cpu.cfs_quota_us), cgroup-v1/memory (memory.limit_in_bytes).
 
 macOS runs the command line and the standalone service (docs/get.md). Names that a
 system lacks are looked up by name, so that importing a module never fails.
@@ -35,9 +36,23 @@ def cores(mounts: Path = _MOUNTS, membership: Path = _MEMBERSHIP) -> int:
     return max(1, min(count, *limits, count))
 
 
+def memory_limit(mounts: Path = _MOUNTS, membership: Path = _MEMBERSHIP) -> int:
+    """Return the memory limit of this process, at most the machine's memory.
+
+    Unit: bytes.
+    """
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder in _cgroups("memory", mounts, membership):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            # Absent, unreadable or "max": no limit. The older one has a huge number.
+            with suppress(OSError, ValueError):
+                limit = min(limit, int((folder / name).read_text()))
+    return limit
+
+
 def _cpu_limits(mounts: Path, membership: Path) -> Iterator[float]:
     """Yield the limits of this process' cgroup and of those above. Unit: cores."""
-    for folder in _cpu_cgroups(mounts, membership):
+    for folder in _cgroups("cpu", mounts, membership):
         # Absent, unreadable or "max": no limit. So is -1, in the older hierarchy.
         with suppress(OSError, ValueError, ZeroDivisionError):
             quota, period = (folder / "cpu.max").read_text().split()
@@ -48,18 +63,19 @@ def _cpu_limits(mounts: Path, membership: Path) -> Iterator[float]:
                 yield int(quota) / int((folder / "cpu.cfs_period_us").read_text())
 
 
-def _cpu_cgroups(mounts: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of both hierarchies that can have the limit.
+def _cgroups(controller: str, mounts: Path, membership: Path) -> Iterator[Path]:
+    """Yield the folders of both hierarchies that can have a limit of the controller.
 
     A container may see the host's path of its cgroup, of which only the mount exists.
     """
+    yield from (mounts, mounts / controller)
     try:
         lines = membership.read_text(errors="replace").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = mounts / controllers
         cgroup = Path(path.lstrip("/"))

@@ -1,4 +1,4 @@
-"""Wake processes that wait for a publication, its attachment by workers, or triggers.
+"""Wake processes that wait for a publication, its attachment by workers, or records.
 
 Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which becomes
 readable when another process rings it; ring, ring_workers.
@@ -33,6 +33,11 @@ TRIGGERS: Final = "triggers"
 """Name of the bell of the thread that writes the triggers of reviews."""
 DENIALS: Final = "denials"
 """Name of the bell of the thread that counts denials by gradual enforcement."""
+EVENTS: Final = "events"
+"""Name of the bell of the thread that writes the Events of reviews."""
+RESULTS: Final = "results"
+"""Name of the bell of the thread that stores results for reports."""
+_OF_RECORDS: Final = (TRIGGERS, DENIALS, EVENTS, RESULTS)
 _FOLDER: Final = "bells"
 _WORKER: Final = "worker-"
 _NEW: Final = ".new-"
@@ -83,6 +88,11 @@ class Bell:
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
+    def ring(self) -> None:
+        """Ring the own bell; any thread may call it."""
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, b"\1")
+
     def clear(self) -> None:
         """Discard all rings so far."""
         with contextlib.suppress(BlockingIOError):
@@ -115,6 +125,12 @@ def ring_workers(directory: Path) -> int:
     except OSError:
         return 0
     return sum(ring(directory, name) for name in names if name.startswith(_WORKER))
+
+
+def ring_readers(directory: Path) -> None:
+    """Ring all bells of records: a worker died, perhaps between a record and a ring."""
+    for name in _OF_RECORDS:
+        ring(directory, name)
 
 
 def ring(directory: Path, name: str) -> bool:

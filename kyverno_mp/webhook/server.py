@@ -61,8 +61,12 @@ def gunicorn_options(
     *,
     after_fork: Callable[[], None],
     before_fork: Callable[[], None],
+    on_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Return the options that differ from Gunicorn's defaults, except ``bind``."""
+    """Return the options that differ from Gunicorn's defaults, except ``bind``.
+
+    ``on_end`` is called in the arbiter after the end of a worker.
+    """
 
     def pre_fork(_arbiter: object, _worker: object) -> None:
         before_fork()
@@ -74,6 +78,10 @@ def gunicorn_options(
 
     def post_fork(_arbiter: object, _worker: object) -> None:
         after_fork()
+
+    def child_exit(arbiter: object, worker: WebhookWorker) -> None:
+        on_end()
+        starts.worker_ended(arbiter, worker)
 
     starts = _Starts(settings.crash_loop_deaths)
     return {
@@ -87,7 +95,7 @@ def gunicorn_options(
         "when_ready": when_ready,
         "pre_fork": pre_fork,
         "post_fork": post_fork,
-        "child_exit": starts.worker_ended,
+        "child_exit": child_exit,
         "accesslog": None,
         "errorlog": "-",
         "logger_class": ArbiterLog,
@@ -135,17 +143,20 @@ def run(
     listener: socket.socket,
     start: Start,
     is_leaving: Callable[[], bool],
+    on_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker.
 
     The supervisor opened ``listener`` and keeps it open, so that connections are queued
     instead of refused while the arbiter restarts. ``is_leaving``: whether the pod is
-    about to end.
+    about to end. ``on_end`` is called in the arbiter after the end of a worker.
     """
 
     def start_leavable(loop: asyncio.AbstractEventLoop) -> Served:
         return dataclasses.replace(start(loop), is_leaving=is_leaving)
 
-    options = gunicorn_options(settings, before_fork=freeze, after_fork=tune_worker)
+    options = gunicorn_options(
+        settings, before_fork=freeze, after_fork=tune_worker, on_end=on_end
+    )
     options["bind"] = [f"fd://{listener.fileno()}"]
     WebhookApplication(options, start_leavable).run()

@@ -50,6 +50,7 @@ class Container:
         self.unhealthy = 0
         self.unready = 0
         self.probed_at = 0.0
+        self.ready_asked_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -77,6 +78,8 @@ class Pod:
         spec = raw["spec"]
         self._waiting = [Container(one) for one in spec.get("initContainers") or []]
         self.containers = [Container(one) for one in spec["containers"]]
+        self.asks_in_periods = False
+        """Whether readiness probes have the period of the manifest."""
         self._written: Any = None
         self._asked_to_end: float | None = None
 
@@ -181,6 +184,10 @@ class Pod:
     def _probe(self, container: Container, now: float) -> None:
         spec = container.spec
         ready, alive = spec.get("readinessProbe"), spec.get("livenessProbe")
+        period_s = (ready or {}).get("periodSeconds", 10) if self.asks_in_periods else 0
+        if now - container.ready_asked_at < period_s:
+            return
+        container.ready_asked_at = now
         if ready is None or self._is_well(container, ready):
             container.is_ready, container.unready = True, 0
         else:

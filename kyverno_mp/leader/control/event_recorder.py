@@ -9,6 +9,7 @@ successEventActions).
 
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +19,12 @@ from kyverno_mp.controllers.admission_events import AdmissionEvents
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventFilter, Events, omitted_reasons
 from kyverno_mp.kube.resource import Key
+from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.policy.configuration import Configuration, successes_of
 from kyverno_mp.queues.journal import EVENTS, JournalReader
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import EVENTS as EVENTS_BELL
+from kyverno_mp.snapshot.bell import new_bell
 
 
 class _Metadata(msgspec.Struct):
@@ -57,7 +61,10 @@ class EventRecorder:
         )
         self._exception = exception
         self._admission = AdmissionEvents(
-            JournalReader(EVENTS.folder(runtime_dir)), self.events, self._uid_of
+            JournalReader(EVENTS.folder(runtime_dir)),
+            self.events,
+            self._uid_of,
+            partial(new_bell, runtime_dir / SNAPSHOT, EVENTS_BELL),
         )
 
     def start(self) -> None:

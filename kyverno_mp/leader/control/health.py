@@ -64,21 +64,24 @@ _DECODER = msgspec.json.Decoder(LeaderHealth)
 
 
 class LeaderHealthController:
-    """Writes the record periodically; call ``reconcile`` from one thread only."""
+    """Writes the record if it changed; call ``reconcile`` from one thread only."""
 
     def __init__(self, directory: Path, health: Callable[[], LeaderHealth]) -> None:
         self._directory = directory
         self._health = health
+        self._written: LeaderHealth | None = None
 
     def reconcile(self, _key: str) -> Result:
-        """Write the current health."""
-        write_leader_health(self._directory, self._health())
+        """Write the current health; in a full folder, the next look tries again."""
+        current = self._health()
+        if current != self._written and write_leader_health(self._directory, current):
+            self._written = current
         return Result(after_s=_EVERY_S)
 
 
-def write_leader_health(directory: Path, health: LeaderHealth) -> None:
-    """Replace the file; in a full folder, the old one stays."""
-    replace_record(directory / _NAME, msgspec.json.encode(health))
+def write_leader_health(directory: Path, health: LeaderHealth) -> bool:
+    """Replace the file; return False if the old one stays, in a full folder."""
+    return replace_record(directory / _NAME, msgspec.json.encode(health))
 
 
 def read_leader_health(directory: Path) -> LeaderHealth | None:

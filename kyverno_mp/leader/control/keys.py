@@ -23,6 +23,7 @@ from kyverno_mp.queues.reconcile import Request
 
 CERTIFICATES: Final = Request(certificates.NAME, certificates.ALL)
 CALLERS: Final = Request(caller_path.NAME, caller_path.ALL)
+CALLERS_LOOK: Final = Request(caller_path.NAME, caller_path.LOOK)
 WEBHOOKS: Final = Request(webhooks.NAME, webhooks.ALL)
 CHANGED_POLICIES: Final = Request(webhooks.NAME, webhooks.POLICIES)
 REFUSED_POLICIES: Final = Request(webhooks.NAME, webhooks.REFUSED)
@@ -38,9 +39,11 @@ DISCOVERY: Final = Request(discovery_controller.NAME, discovery_controller.ALL)
 NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
 WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
 """The controllers of a pod without a webhook."""
+OF_HOLDERS: Final = (CERTIFICATES, CALLERS, WEBHOOKS, GENERATED, ENTRIES)
+"""What the holder of the lease alone does is due at the beginning of a term."""
 AT_START: Final = (
-    *(DISCOVERY, CERTIFICATES, CALLERS, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
-    *(GENERATED, ROLLOUTS, EXCEPTIONS),
+    *(DISCOVERY, CERTIFICATES, CALLERS, CALLERS_LOOK, WEBHOOKS, STATUSES, ENTRIES),
+    *(HEALTH, REPLICAS, GENERATED, ROLLOUTS, EXCEPTIONS),
 )
 
 

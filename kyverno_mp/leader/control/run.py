@@ -55,7 +55,6 @@ from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.documents.outcomes import Helpers
 from kyverno_mp.leader.documents.source_room import SourceRoom
-from kyverno_mp.leader.documents.tenant_room import memory_limit
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources
@@ -66,9 +65,11 @@ from kyverno_mp.limits import OTLP_FLUSH_S_MAX, SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
 from kyverno_mp.queues.signals import await_signal
 from kyverno_mp.results.records import reporting_of
+from kyverno_mp.settings.machine import memory_limit
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, new_bell
+from kyverno_mp.snapshot.bell import RESULTS as RESULTS_BELL
 from kyverno_mp.snapshot.bell import TRIGGERS as TRIGGERS_BELL
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry import traces
@@ -259,6 +260,7 @@ class ClusterLeader:
             ResultWriter(
                 JournalReader(RESULTS.folder(replica.runtime_dir)),
                 EphemeralPair(client, settings.namespace, terms.identity),
+                bell=lambda: new_bell(snapshot, RESULTS_BELL),
             )
             if reporting_of(settings) is not None
             else None
@@ -268,11 +270,7 @@ class ClusterLeader:
             threading.Thread(target=self.wired.controllers.work, name="controllers"),
         ]
         if settings.runs_webhook:
-            self._threads.append(
-                threading.Thread(
-                    target=election.run, args=(self._stopping,), name="lease"
-                )
-            )
+            self._threads.append(threading.Thread(target=election.run, name="lease"))
         self._election = election
         self._metrics = followed.metrics
 
@@ -339,6 +337,7 @@ class ClusterLeader:
 
     def _end_writing(self, within_s: float) -> None:
         self._stopping.set()
+        self._election.stop()
         self.wired.queue.shut_down(drain=False)
         for thread in self._threads:
             thread.join(timeout=within_s)

@@ -121,7 +121,7 @@ class Wired:
                 lambda: rollout_states.stored_of(rollouts, key),
                 replica.rollouts,
                 lambda: self.shared.add(keys.ROLLOUTS),
-                partial(new_bell, replica.runtime_dir, DENIALS_BELL),
+                partial(new_bell, replica.runtime_dir / SNAPSHOT, DENIALS_BELL),
             ),
             clock,
         )
@@ -197,6 +197,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         exceptions.on_change(adds(keys.GENERATED))
         exceptions.on_change(adds(keys.EXCEPTIONS))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
+    for request in keys.OF_HOLDERS:
+        shared.election.on_term(adds(request))
     shared.rollouts.on_change(adds(keys.ROLLOUTS))
     shared.rollouts.on_list(adds(keys.ROLLOUTS))
     shared.rollouts.on_change(ring_denials)

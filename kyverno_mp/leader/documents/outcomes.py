@@ -5,7 +5,7 @@ Next: leader/policy_store.py, leader/compile_helpers.py. May touch: the log.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -14,7 +14,7 @@ from kyverno_mp.expr.compile_budget import CompileBudget, ExpressionKey, bounded
 from kyverno_mp.leader.compile_cache import CompileCache, Compiled, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.documents.in_cel import compile_cel_document
-from kyverno_mp.leader.exceptions import AnyException
+from kyverno_mp.leader.exceptions import AnyException, Naming
 from kyverno_mp.leader.stored_document import (
     Key,
     StoredDocument,
@@ -30,7 +30,6 @@ from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
 
 _INTERNAL_ERROR: Final = "leader.defect"
 _log = logging.getLogger(__name__)
-Exceptions = Mapping[Key, AnyException]
 
 
 class Helpers(Protocol):
@@ -82,15 +81,10 @@ class Outcomes:
         """Forget what the helpers compiled, once nothing waits for compilation."""
         self.cache.end_loan()
 
-    def of(
-        self, document: StoredDocument, exceptions_digest: bytes, exceptions: Exceptions
-    ) -> CompileOutcome:
-        """Return the outcome of one policy.
-
-        ``exceptions_digest`` is that of the exceptions that name the policy.
-        """
+    def of(self, document: StoredDocument, naming: Naming) -> CompileOutcome:
+        """Return the outcome of one policy with the exceptions that name it."""
         flags = b"%d%d" % (self._force_ignore, self._has_background)
-        identity = digest_of(b"".join((document.digest, exceptions_digest, flags)))
+        identity = digest_of(b"".join((document.digest, naming.digest, flags)))
         outcome = self.cache.take(identity, document.generation)
         if outcome is not None:
             return outcome
@@ -99,7 +93,7 @@ class Outcomes:
         budget.earlier = self._parsed
         try:
             with bounded(budget):
-                outcome = self._compile(document, exceptions)
+                outcome = self._compile(document, naming.exceptions)
             self._keep_parsed(budget)
         except Exception as error:  # noqa: BLE001 - reported in the policy's status
             refused = refusal_of(error, document.key)
@@ -119,7 +113,7 @@ class Outcomes:
         self._parsed |= dict(islice(short.items(), PARSED_KEPT_MAX))
 
     def _compile(
-        self, document: StoredDocument, exceptions: Exceptions
+        self, document: StoredDocument, exceptions: Sequence[AnyException]
     ) -> CompileOutcome:
         """Compile one policy with the exceptions in force. Raises: InputError."""
         raw = document.raw()
@@ -132,17 +126,16 @@ class Outcomes:
                 force_ignore=self._force_ignore,
                 has_background=self._has_background,
             )
-        ordered = [exceptions[key] for key in sorted(exceptions)]
         return compile_document(
             document,
             raw,
-            [one for one in ordered if isinstance(one, PolicyException)],
+            [one for one in exceptions if isinstance(one, PolicyException)],
             force_ignore=self._force_ignore,
             has_background=self._has_background,
         )
 
     def _cel_exceptions(
-        self, key: Key, exceptions: Exceptions
+        self, key: Key, exceptions: Sequence[AnyException]
     ) -> list[CelPolicyException]:
         """Return the exceptions in CEL that may name the policy.
 
@@ -153,7 +146,7 @@ class Outcomes:
         limited = bool(namespace) and self._allows_exceptions(namespace)
         return [
             exception
-            for _, exception in sorted(exceptions.items())
+            for exception in exceptions
             if isinstance(exception, CelPolicyException)
             and not (limited and exception.metadata.namespace != namespace)
         ]

@@ -2,19 +2,18 @@
 
 Room: leader. Takes: the size of the runtime folder, the memory limit of the pod. Gives:
 TenantRoom, fair_share, linking_processes. Next: leader/documents/linked_memory.py.
-May touch: the file system's facts about the runtime folder, files of the kernel with
-the memory limit.
+May touch: the file system's facts about the runtime folder; the memory limit through
+settings/machine.py.
 Source: docs/architecture.md 1 (promise 4).
 
 A budget for each namespace is no bound for a hundred of them, so all share a total. A
 namespace that needs less than an equal part loses nothing, whatever others store.
 """
 
-import os
 from collections.abc import Iterable
 from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kyverno_mp.limits import (
     COMPILED_KEPT_BYTES_MAX,
@@ -24,12 +23,9 @@ from kyverno_mp.limits import (
     TENANTS_MEMORY_DIVISOR,
     TENANTS_PUBLISHED_DIVISOR,
 )
+from kyverno_mp.settings.machine import memory_limit
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.room import FolderRoom
-
-_CGROUP: Final = Path("/sys/fs/cgroup")
-_LIMITS: Final = ("memory.max", "memory/memory.limit_in_bytes")
-"""The files of a container's limit: the unified hierarchy, and the older one."""
 
 
 class TenantRoom(NamedTuple):
@@ -61,19 +57,6 @@ class TenantRoom(NamedTuple):
         """Return how much tenants may publish beside the administrators' policies."""
         least = self.published // TENANTS_PUBLISHED_DIVISOR
         return max(least, self.published - administrators)
-
-
-def memory_limit(cgroup: Path = _CGROUP) -> int:
-    """Return the memory limit of the container, at most the machine's memory."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [machine]
-    for name in _LIMITS:
-        try:
-            limits.append(int((cgroup / name).read_text()))
-        except (OSError, ValueError):
-            # Absent, or "max": no limit.
-            continue
-    return min(limits)
 
 
 def fair_share(demands: Iterable[int], total: int) -> float:

@@ -28,8 +28,10 @@ from kyverno_mp.limits import (
     RESULTS_AT_ONCE_MAX,
 )
 from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.record_pause import RecordPause
 from kyverno_mp.results.newest import Results
 from kyverno_mp.results.records import decode_results
+from kyverno_mp.snapshot.bell import Bell
 from kyverno_mp.telemetry.families import REPORTED, REPORTED_AGE, REPORTED_WAITING
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
@@ -58,11 +60,13 @@ class ResultWriter:
         reader: JournalReader,
         pair: EphemeralPair,
         monotonic_s: Callable[[], float] = time.monotonic,
+        bell: Callable[[], Bell | None] = lambda: None,
     ) -> None:
+        """``bell`` creates what workers ring."""
         self._reader = reader
         self._pair = pair
         self._monotonic_s = monotonic_s
-        self._stopping = threading.Event()
+        self._pause = RecordPause(bell)
         self._thread = threading.Thread(target=self._run, name="results", daemon=True)
         self._failures = 0
         self._stored_s = float("-inf")
@@ -79,7 +83,7 @@ class ResultWriter:
 
     def stop(self) -> None:
         """Store the pending results, if the API server accepts them, and stop."""
-        self._stopping.set()
+        self._pause.stop()
         self._thread.join(timeout=_STOP_S)
 
     def step(self, *, now: bool = False) -> bool:
@@ -172,13 +176,13 @@ class ResultWriter:
         return self._monotonic_s() - self._stored_s >= pause_s
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._pause_s()):
+        while not self._pause.is_last(self._pause_s()):
             self.step()
         self.step(now=True)
 
-    def _pause_s(self) -> float:
+    def _pause_s(self) -> float | None:
         if not self._failures:
-            return _POLL_S
+            return _POLL_S if self._reader.waiting else None
         return min(_PAUSE_S_MAX, _POLL_S * 2.0 ** min(self._failures, 10))
 
 

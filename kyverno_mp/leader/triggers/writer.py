@@ -33,7 +33,6 @@ from kyverno_mp.leader.triggers.document import (
     since_of,
 )
 from kyverno_mp.leader.triggers.left_out import change_unproved
-from kyverno_mp.leader.triggers.pause import Pause
 from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
     TRIGGER_OBJECTS_BYTES_MAX,
@@ -42,6 +41,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.ahead import Ahead, Held
 from kyverno_mp.queues.journal import JournalReader
+from kyverno_mp.queues.record_pause import RecordPause
 from kyverno_mp.queues.triggers import (
     LEFT_ROLE,
     TriggerRecord,
@@ -58,6 +58,7 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 _COUNT_S: Final = 1.0
 """The interval between two counts of the existing UpdateRequests."""
+_AGAIN_S, _RETRY_S, _PAUSE_S_MAX = 0.02, 0.25, 15.0
 _STOP_S: Final = 5.0
 _RACES_MAX: Final = 5
 WRITTEN: Final = "written"
@@ -90,10 +91,9 @@ class TriggerWriter:
         monotonic_s: Callable[[], float] = time.monotonic,
         bell: Callable[[], Bell | None] = lambda: None,
     ) -> None:
-        """``readers``: one for triggers, and one for policies that lost triggers.
+        """``readers``: of triggers, and of policies that lost triggers.
 
-        ``bell``: see Pause. ``threshold`` returns the number of UpdateRequests from
-        which records wait.
+        ``bell``: what workers ring. ``threshold``: UpdateRequests from which they wait.
         """
         self._readers = readers
         self._client = client
@@ -101,7 +101,7 @@ class TriggerWriter:
         self._namespace = namespace
         self._threshold = threshold
         self._monotonic_s = monotonic_s
-        self._pause = Pause(bell)
+        self._pause = RecordPause(bell)
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
@@ -352,15 +352,19 @@ class TriggerWriter:
             raise _Full
 
     def _run(self) -> None:
-        self._pause.begin()
-        while not self._pause.is_last(self._failures, self.waiting):
+        while not self._pause.is_last(self._pause_s()):
             self.step()
         self._rejections.retry_now()
-        waiting_before = 0
+        before = 0
         self.step()
-        while self.waiting not in (0, waiting_before):
-            waiting_before = self.waiting
+        while self.waiting not in (0, before):
+            before = self.waiting
             self.step()
+
+    def _pause_s(self) -> float | None:
+        if self._failures:
+            return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
+        return _AGAIN_S if self.waiting else None  # nobody rings for them again
 
 
 class _Full(Exception):

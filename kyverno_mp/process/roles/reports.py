@@ -173,6 +173,15 @@ def run_evaluator(start: Start) -> None:
 
         return handle
 
+    is_linked = threading.Event()
+    """Whether this process has a coordinator."""
+
+    def note_link(is_open: bool) -> None:  # noqa: FBT001
+        if is_open:
+            is_linked.set()
+        else:
+            is_linked.clear()
+
     def verify() -> None:
         """Verify images of objects, one at a time."""
         verifier = ImageEvaluator(
@@ -186,7 +195,8 @@ def run_evaluator(start: Start) -> None:
         )
         socket = start.runtime_dir / _IMAGES_SOCKET
         try:
-            evaluate(socket, then_shared(verifier.answer), threading.Event())
+            handle = then_shared(verifier.answer)
+            evaluate(socket, handle, threading.Event(), await_link=is_linked.wait)
         except Exception:  # noqa: BLE001 - another thread works on
             _log.exception("unexpected error, this evaluator ends")
             # If only this thread ended, the process would live on without verifying
@@ -196,7 +206,8 @@ def run_evaluator(start: Start) -> None:
     for number in range(REPORTS_IMAGE_THREADS):
         threading.Thread(target=verify, name=f"images-{number}", daemon=True).start()
     handle = then_shared(evaluator.answer)
-    evaluate(start.runtime_dir / _SOCKET, handle, threading.Event())
+    path = start.runtime_dir / _SOCKET
+    evaluate(path, handle, threading.Event(), on_link=note_link)
 
 
 class _Published:

@@ -12,6 +12,7 @@ from kyverno_mp.process.startup.start import Start
 from kyverno_mp.process.supervision.status import is_draining
 from kyverno_mp.queues.journal import DENIALS, EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.results.records import reporting_of
+from kyverno_mp.snapshot.bell import ring_readers
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.start import make_start
@@ -36,4 +37,10 @@ def run(start: Start) -> None:
         images=runtime_dir / IMAGES if settings.image_verify_cache else None,
     )
     begin = make_start(settings, places)
-    server.run(settings, start.reviews, begin, partial(is_draining, runtime_dir))
+    server.run(
+        settings,
+        start.reviews,
+        begin,
+        partial(is_draining, runtime_dir),
+        partial(ring_readers, places.snapshot),
+    )

@@ -44,6 +44,9 @@ _WATCHED: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 )
 _TICK_S: Final = 0.25
+"""While the pod starts, a process waits for its restart or a crash loop is refused."""
+_QUIET_S: Final = 2.5
+"""Half of the period of the watchdog; signals end the wait."""
 _DRAIN_MARGIN_S: Final = 3.0
 """The arbiter stops its workers itself at the drain timeout and needs time for that."""
 _STOP_S: Final = 5.0
@@ -87,12 +90,13 @@ class Supervisor:
     roles: Sequence[Role]
     before_drain: Callable[[], None]
     """Called once when the pod must stop accepting; closes our listening socket."""
-    on_tick: Callable[[], None]
-    """Called a few times a second, between signals."""
+    on_tick: Callable[[], bool]
+    """Called between signals; returns whether to call it again within a moment."""
     _children: list[_Child] = field(default_factory=list)
     _draining: bool = False
     _refused: int = 0
     _status: SupervisorStatus | None = None
+    _is_quiet: bool = False
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
@@ -105,14 +109,14 @@ class Supervisor:
         while True:
             self._start_due()
             self._publish()
-            number = self._wait(_TICK_S)
+            number = self._wait(_QUIET_S if self._is_quiet else _TICK_S)
             if number in (signal.SIGTERM, signal.SIGINT):
                 break
             if number == signal.SIGHUP:
                 self._reload()
             self._reap()
             self._refuse()
-            self.on_tick()
+            self._is_quiet = not self.on_tick() and self._is_settled()
         self._drain()
         return 0
 
@@ -130,6 +134,13 @@ class Supervisor:
         now = time.monotonic()
         due = [c.start_at - now for c in self._children if not c.pid]
         return await_signal(_WATCHED, max(0.0, min([most_s, *due])))
+
+    def _is_settled(self) -> bool:
+        """Return whether all processes run, none in a crash loop, as published."""
+        now = time.monotonic()
+        return self._status == self._current(now) and all(
+            child.pid and not child.backoff.looping(now) for child in self._children
+        )
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -189,9 +200,8 @@ class Supervisor:
             if child.pid and child.role.reloads:
                 os.kill(child.pid, signal.SIGHUP)
 
-    def _publish(self) -> None:
-        now = time.monotonic()
-        supervisor = SupervisorStatus(
+    def _current(self, now: float) -> SupervisorStatus:
+        return SupervisorStatus(
             pid=os.getpid(),
             draining=self._draining,
             processes=tuple(
@@ -200,6 +210,9 @@ class Supervisor:
             ),
             refused=self._refused,
         )
+
+    def _publish(self) -> None:
+        supervisor = self._current(time.monotonic())
         # If the folder is full, the next turn tries again.
         if supervisor != self._status and write_supervisor_status(
             self.runtime_dir, supervisor

@@ -24,6 +24,8 @@ from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.queues.journal import DENIALS, LOST, RESULTS, TRIGGERS, Journal
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import DENIALS as DENIALS_BELL
+from kyverno_mp.snapshot.bell import EVENTS as EVENTS_BELL
+from kyverno_mp.snapshot.bell import RESULTS as RESULTS_BELL
 from kyverno_mp.snapshot.bell import TRIGGERS as BELL
 from kyverno_mp.snapshot.bell import ring
 from kyverno_mp.telemetry.record import Recorder
@@ -50,6 +52,9 @@ class Journals:
         """
         self._recorder = recorder
         self.events = self._claim_events(settings, places.journals)
+        if self.events is not None:
+            # PERF: a ring costs four system calls; a flood of denials rings rarely.
+            self.events.on_first = partial(ring, places.snapshot, EVENTS_BELL)
         self.triggers: Journal | None = None
         self._lost: Journal | None = None
         if places.triggers is not None and places.lost is not None:
@@ -67,6 +72,7 @@ class Journals:
         if places.results is not None:
             most = RESULTS_WAITING_MAX
             self.results = self._claim(places.results, most, RESULTS.ring_bytes)
+            self.results.on_first = partial(ring, places.snapshot, RESULTS_BELL)
 
     def _claim(self, folder: Path, most: int, ring_bytes: int) -> Journal:
         try:

@@ -1,7 +1,9 @@
 """Two replicas never assume at one time that they hold a lease."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from threading import Thread
 
 import pytest
 
@@ -329,3 +331,78 @@ def test_failed_renewal_is_repeated_before_the_lease_ends(api: FakeApi) -> None:
     assert one.is_due()
     assert one.step()
     assert not one.last_error
+
+
+LOOKS_A_MINUTE_MAX = 31
+"""As many as retry periods, in which upstream's replicas call the API server."""
+
+
+def test_replicas_look_seldom(watching: Watching) -> None:
+    """PERF: four looks a second at each of four leases took 0.35 % of a core."""
+    watching.look()
+    looks = dict.fromkeys(watching.elections, 0)
+    ends_s = watching.clock.at_s + 60
+    while watching.clock.at_s < ends_s:
+        pauses = {one: found.pause_s() for one, found in watching.elections.items()}
+        watching.clock.at_s += min(pauses.values())
+        for name, election in watching.elections.items():
+            looks[name] += pauses[name] <= min(pauses.values())
+            if election.is_due():
+                election.step()
+                watching.heard()
+    assert max(looks.values()) <= LOOKS_A_MINUTE_MAX
+
+
+@contextmanager
+def campaigning(api: FakeApi, clock: Clock) -> Iterator[Election]:
+    """Run an election whose pauses only a wake-up can end."""
+    terms = Terms(
+        namespace="kyverno", name="kyverno", identity="two", retry_s=10 * HANG_S
+    )
+    scope = named(LEASES, ("kyverno", "kyverno"))
+    watch = Informer(api.client(), scope, whole, pause_s_max=0.01)
+    found = Election(Objects(api.client()), terms, clock, watch=watch)
+    thread = Thread(target=found.run)
+    thread.start()
+    yield found
+    found.stop()
+    thread.join(HANG_S)
+    assert not thread.is_alive()
+
+
+def test_a_release_ends_the_pause_of_a_waiting_replica(api: FakeApi) -> None:
+    one = election(api, "one", Clock())
+    assert one.step()
+    terms: list[bool] = []
+    with campaigning(api, Clock()) as two:
+        two.on_term(lambda: terms.append(two.holds()))
+        wait_for(lambda: api.count("GET .*watch"))
+        one.release()
+        wait_for(two.holds)
+    assert terms[:1] == [True]
+    assert spec(api)["holderIdentity"] == "", "a stop ends the pause and releases"
+
+
+def test_a_failing_watch_ends_the_pause_of_a_waiting_replica(api: FakeApi) -> None:
+    """It reads the Lease instead, in each retry period."""
+    assert election(api, "one", Clock()).step()
+    clock = Clock()
+    with campaigning(api, clock):
+        wait_for(lambda: api.count("GET .*watch"))
+        reads = api.count("GET .*/kyverno$")
+        clock.at_s += 10 * HANG_S
+        api.fault("GET .*leases[?]", *([403] * 1000))
+        api.drop_watches()
+        wait_for(lambda: api.count("GET .*/kyverno$") > reads)
+
+
+def test_the_fence_is_a_time_to_wait_for(api: FakeApi) -> None:
+    clock = Clock()
+    one = election(api, "one", clock)
+    assert one.fence_s == 0
+    assert one.step()
+    assert one.fence_s == 10
+    clock.at_s += 9.75
+    assert one.fence_s == 0.25
+    clock.at_s += 1
+    assert one.fence_s == 0

@@ -5,20 +5,14 @@ namespace's policies are errors because of what others store.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kyverno_mp.compiler.linked_size import linked_bytes
 from kyverno_mp.leader.documents.linked_memory import published_bytes
-from kyverno_mp.leader.documents.tenant_room import (
-    TenantRoom,
-    fair_share,
-    memory_limit,
-)
+from kyverno_mp.leader.documents.tenant_room import TenantRoom, fair_share
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import PolicyStore
@@ -147,27 +141,6 @@ def test_a_greedier_neighbour_takes_nothing_below_an_equal_part(
     equal = total // len(demands)
     for demand in demands[1:]:
         assert min(demand, after) >= min(demand, before, equal)
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"memory.max": "1048576\n"}, 1048576),
-        ({"memory/memory.limit_in_bytes": "2097152\n"}, 2097152),
-    ],
-)
-def test_limit_of_the_container(
-    files: dict[str, str], limit: int, tmp_path: Path
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    assert memory_limit(tmp_path) == limit
-
-
-def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) == memory_limit(tmp_path / "absent") > 64 * MIB
 
 
 def test_manifests_leave_room_for_three_publications() -> None:

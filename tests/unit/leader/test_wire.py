@@ -36,6 +36,7 @@ from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.queues.journal import EVENTS
 from kyverno_mp.settings.machine import start_ticks
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import DENIALS, ring
 from kyverno_mp.snapshot.callers import CALLERS, Callers, is_segment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
@@ -729,3 +730,11 @@ def test_rollout_begins_and_a_persons_change_reaches_the_workers(
     paused = text.replace("Progressing", "Paused")
     leader.api.put(path, data={name: paused})
     leader.until(lambda: phase() == "Paused")
+
+
+def test_a_denial_by_a_new_step_wakes_its_counter(api: FakeApi, tmp_path: Path) -> None:
+    """The bell is where the workers ring, or a fall-back waits for a look."""
+    leader = Leader(api, tmp_path)
+    leader.wired.denials.start()
+    wait_for(lambda: ring(tmp_path / "snapshot", DENIALS))
+    leader.wired.denials.stop()

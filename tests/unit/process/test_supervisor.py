@@ -50,7 +50,7 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
             Role("webhook", serve, drains=True),
         ),
         before_drain=lambda: note(folder, "accepts no more"),
-        on_tick=lambda: None,
+        on_tick=lambda: False,
     ).run()
 
 
@@ -108,7 +108,7 @@ def test_each_deregistering_role_is_waited_for(tmp_path: Path) -> None:
                     Role("pool", lambda: leave_after("pool", 0.8), deregisters=True),
                 ),
                 before_drain=lambda: note(tmp_path, "accepts no more"),
-                on_tick=lambda: None,
+                on_tick=lambda: False,
             ).run()
         finally:
             os._exit(0)
