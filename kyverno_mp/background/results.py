@@ -103,7 +103,10 @@ class RuleResults:
             return
         worst = min(reported, key=lambda rule_result: _WORST.index(rule_result.status))
         target = worst.patched_target
-        hides = kinds is None or any(map(hides_values, kinds))
+        # The message of a pass has only what the property has: the target's name.
+        hides = worst.status != result.PASS and (
+            kinds is None or any(map(hides_values, kinds))
+        )
         named = _named(str(target.get("apiVersion")), target) if target else ""
         self._record(
             *(MUTATE_EXISTING, policy, worst, request, {_TARGET: named}), hides=hides

@@ -204,6 +204,26 @@ def test_rows_reveal_no_secret(api: FakeApi) -> None:
     assert "ahvu" not in str(row).lower()
 
 
+def test_a_mutated_secret_is_named(api: FakeApi) -> None:
+    """As in Kyverno; the message has no value of it."""
+    api.put(
+        f"{SECRETS.format('b')}/target",
+        apiVersion="v1",
+        kind="Secret",
+        data={"key": "aHVudGVyMg"},
+    )
+    policy(api, _mutates(target="Secret"))
+    recorder = Recorder()
+    with term(api) as one:
+        _follow(one, recorder)
+        request(api, _open(api), kind="mutate")
+        one.settle()
+    [(_, row)] = recorder.rows()
+    assert row.result == "pass"
+    assert row.message == "mutated Secret/target in namespace b"
+    assert "aHVu" not in str(row)
+
+
 def test_failed_target_reveals_no_secret(api: FakeApi) -> None:
     """A rule's error may quote its target."""
     api.put(
