@@ -103,7 +103,7 @@ class CertificateController:
         return min(left, _TAKEN_AFTER)
 
     def _again_s(self, now: datetime, *, served: bool) -> float:
-        if not served:
+        if not served or not self._election.holds():
             return _FOLLOW_S
         left_s = self._untaken(now).total_seconds()
         return min(_RESYNC_S, left_s) if left_s > 0 else _RESYNC_S

@@ -782,7 +782,8 @@ def test_command(
     told = f"rewritten; both decide {REWRITE_INPUTS_MIN} requests alike"
     assert done.err.splitlines() == [
         f"{file}: ClusterPolicy p: {told}",
-        f"{file}: ClusterPolicy p: not rewritten: rule r: anchor (key)",
+        f"{file}: ClusterPolicy p: not rewritten: rule r: an anchor (key) below"
+        " another one",
     ]
     assert (
         command("fix", "policy", file, "--to", "ValidatingPolicy", "--save").code == 1
