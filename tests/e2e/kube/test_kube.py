@@ -201,8 +201,7 @@ def test_two_replicas_and_a_lease(objects: Objects, namespace: str) -> None:
         return Election(objects, terms)
 
     one, two = replica("one"), replica("two")
-    stopping = threading.Event()
-    thread = threading.Thread(target=one.run, args=(stopping,))
+    thread = threading.Thread(target=one.run)
     thread.start()
     try:
         wait_for(one.holds)
@@ -211,7 +210,7 @@ def test_two_replicas_and_a_lease(objects: Objects, namespace: str) -> None:
         assert not two.step()
         assert one.holds()
     finally:
-        stopping.set()
+        one.stop()
         thread.join()
     wait_for(two.step)
     assert not one.holds()
