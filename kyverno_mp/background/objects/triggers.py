@@ -213,7 +213,8 @@ def _with_review(request: Request, task: Task) -> Request:
         "object": request.object or None,
         "oldObject": request.old_object or None,
         "operation": request.operation,
-        "namespace": request.namespace,
+        # K8S: a Namespace has no namespace, but its review has the namespace's name.
+        "namespace": admission.get("namespace") or request.namespace,
         "roles": list(request.roles),
         "clusterRoles": list(request.cluster_roles),
     }

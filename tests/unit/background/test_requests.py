@@ -723,6 +723,25 @@ def test_deletion_that_generates(api: FakeApi) -> None:
         assert stored(api, _OUT) is not None
 
 
+def test_the_review_of_a_namespace_has_its_name(api: FakeApi) -> None:
+    """As the API server writes it: the object itself has no namespace."""
+    made = rule(data=_DATA)
+    made["match"]["any"][0]["resources"] = {"kinds": ["Namespace"]}
+    made["generate"]["name"] = "out-{{request.namespace}}"
+    made["generate"]["namespace"] = "{{request.object.metadata.name}}"
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        raw = api.put(
+            "/api/v1/namespaces/fresh", apiVersion="v1", kind="Namespace", metadata={}
+        )
+        review = {"operation": "CREATE", "namespace": "fresh", "object": raw}
+        info = {"operation": "CREATE", "admissionRequest": review}
+        request(api, raw, spec={"context": {"admissionRequestInfo": info}})
+        one.settle()
+        assert stored(api, f"{CONFIG_MAPS.format('fresh')}/out-fresh") is not None
+
+
 def test_server_side_apply(api: FakeApi) -> None:
     """With useServerSideApply, objects are applied, with upstream's field manager."""
     policy(api, rule(data=_DATA), useServerSideApply=True)
