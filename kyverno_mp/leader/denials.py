@@ -47,6 +47,10 @@ _RECORDS_MAX: Final = 256
 """Records of one journal that wait for one write."""
 _POLL_S: Final = 0.5
 """While a step is counted: the budget's periods end by the clock."""
+_IDLE_S: Final = 2.0
+"""A worker and its arbiter may die at once, after a record and before its ring."""
+_TOGETHER_S: Final = 0.02
+"""Denials that arrive together are counted at once: each of them rings."""
 _WRITE_S: Final = 0.2
 """The time between two writes: a fall-back has a second to reach all replicas."""
 _SEEN_S: Final = 5.0
@@ -208,11 +212,14 @@ class DenialCounter:
         return int(self._clock.now().timestamp())
 
     def _run(self) -> None:
-        pause_s: float | None = None
-        while not self._pause.is_last(pause_s):
-            # The bell rings for a denial and for a change of the stored states.
-            pause_s = _POLL_S if self._parts else None
-            if not self.step():
+        pause_s = _IDLE_S
+        while not self._pause.is_last(ring_s_max=pause_s):
+            # The bell rings for each denial, and for a change of the stored states.
+            if self._stopping.wait(_TOGETHER_S):
+                break
+            is_stored = self.step()
+            pause_s = _POLL_S if self._parts else _IDLE_S
+            if not is_stored:
                 left_s = self._next_write_s - self._clock.monotonic_s()
                 pause_s = min(_POLL_S, max(0.0, left_s))
         self.step()

@@ -52,10 +52,13 @@ class RecordPause:
         if self._bell is not None:
             self._bell.ring()
 
-    def is_last(self, pause_s: float | None = None) -> bool:
+    def is_last(
+        self, pause_s: float | None = None, ring_s_max: float = _UNRUNG_S
+    ) -> bool:
         """Wait until there may be something to read; return whether to stop.
 
-        ``pause_s``: until something known is tried again, without a ring.
+        ``pause_s``: until something known is tried again, whoever rings.
+        ``ring_s_max``: the longest wait for a ring.
         """
         if not self._is_begun:
             # In the reader's thread. What was appended before is read first.
@@ -65,8 +68,9 @@ class RecordPause:
             self._left -= 1
             pause_s = _OFTEN_S
         if pause_s is not None or self._bell is None:
-            return self._stopping.wait(_RARELY_S if pause_s is None else pause_s)
+            rarely_s = min(_RARELY_S, ring_s_max)
+            return self._stopping.wait(rarely_s if pause_s is None else pause_s)
         if not self._stopping.is_set():
-            self._bell.wait(_UNRUNG_S)
+            self._bell.wait(ring_s_max)
             self._bell.clear()
         return self._stopping.is_set()

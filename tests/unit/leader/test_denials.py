@@ -28,6 +28,8 @@ from kyverno_mp.limits import (
 from kyverno_mp.program.gradual import Standing, position
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.journal import DENIALS, Journal, JournalReader
+from kyverno_mp.snapshot.bell import DENIALS as DENIALS_BELL
+from kyverno_mp.snapshot.bell import Bell
 from kyverno_mp.snapshot.denials import Denial, DenialCounts, DenialRecord
 from kyverno_mp.snapshot.rollouts import FELL_BACK, RolloutState
 from kyverno_mp.webhook.review.denials import DENIALS_FULL, DenialSink
@@ -36,6 +38,7 @@ from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.queues.turned_clock import START, TurnedClock
 from tests.unit.webhook.attach.test_standings import Pod
 from tests.unit.webhook.stub import StubRecords
+from tests.waiting import wait_for
 
 KEY = ("kyverno", NAME)
 PATH = f"/api/v1/namespaces/kyverno/configmaps/{NAME}"
@@ -80,6 +83,7 @@ class Replica:
         self.segments = Pod(folder / "snapshot")
         self.records = StubRecords()
         self.told: list[str] = []
+        self.bell: Bell | None = None
         self.journal: Journal | None = None
         DENIALS.folder(folder).mkdir(parents=True)
         self.start_leader()
@@ -101,7 +105,7 @@ class Replica:
             JournalReader(DENIALS.folder(self.folder)),
             objects,
             (KEY, self.folder.name),
-            CounterInputs(stored, rollouts, lambda: None),
+            CounterInputs(stored, rollouts, lambda: None, lambda: self.bell),
             self.clock.clock,
         )
         self.controller = RolloutsController(
@@ -258,6 +262,31 @@ def test_nobody_pushes_a_policy_out_of_force_by_retrying(
             pods.settle()
     pods.settle()
     assert {replica.state() for replica in pods.replicas} == {"Progressing"}
+
+
+class Waits(Bell):
+    """A bell that counts how often it was waited for, and rings at once."""
+
+    count = 0
+
+    def wait(self, timeout_s: float) -> bool:
+        del timeout_s
+        self.count += 1
+        return True
+
+
+def test_a_denial_is_heard_while_a_step_counts(pods: Pods, tmp_path: Path) -> None:
+    """A failure means: a fall-back waits for a look at the clock."""
+    replica = pods.replicas[0]
+    (tmp_path / "bell").mkdir(mode=0o700)
+    bell = Bell.create(tmp_path / "bell", DENIALS_BELL)
+    replica.bell = waits = Waits(Path(), bell.fileno())
+    assert replica.denies(request(NEW[0]))
+    replica.counter.start()
+    wait_for(lambda: bool(replica.stored().counted))
+    before = waits.count
+    wait_for(lambda: waits.count > before + 2)
+    replica.counter.stop()
 
 
 def test_only_what_the_step_added_counts(pods: Pods) -> None:

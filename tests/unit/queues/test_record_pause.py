@@ -66,6 +66,14 @@ def test_a_ring_ends_the_pause_and_is_heard_once(bell: Waits) -> None:
     assert not bell.wait(0)
 
 
+def test_a_reader_with_a_clock_waits_for_a_ring_until_then(bell: Waits) -> None:
+    pause = begun(bell)
+    bell.ring()
+    assert not pause.is_last(ring_s_max=0.5)
+    assert bell.waits_s == [0.5]
+    assert not bell.wait(0), "it was heard"
+
+
 def test_after_a_record_it_looks_often_for_a_while(bell: Waits) -> None:
     """So that writers ring once for many records."""
     pause = begun(bell, often=2)
