@@ -6,19 +6,28 @@ image, registries, the clock.
 Source: docs/behaviour/cel 15.8.
 
 An image that cannot be read, or only in part, leaves its last content in force; if it
-was never read, it is reported as unread, which makes each request an error. A digest
-is read once, a tag at an interval.
+was never read, it is reported as unread, which makes each request an error. So does an
+image without a policy: a wrong tag would allow everything. A digest is read once, a tag
+at an interval.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
-from kyverno_mp.errors import DependencyError, InputError
+from kyverno_mp.errors import (
+    DependencyError,
+    InputError,
+    PolicyInvalid,
+    RequestInvalid,
+)
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.limits import ARTIFACT_RETRY_S, ARTIFACT_S_MAX
+from kyverno_mp.policy.cel_kinds.served import authorization_mode
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.image import read_image
 from kyverno_mp.registry.reference import Reference
@@ -32,13 +41,22 @@ class Artifact:
     """One image, read by a thread; the leader polls it."""
 
     def __init__(
-        self, reference: Reference, client: Callable[[], Client], interval_s: float
+        self,
+        reference: Reference,
+        client: Callable[[], Client],
+        interval_s: float,
+        mode: str = "",
     ) -> None:
-        """``client`` returns one with the current credentials."""
+        """``client`` returns one with the current credentials.
+
+        ``mode``: the evaluation mode of which the image must have a policy; "" for
+        none.
+        """
         self.name: Final = f"{SCHEME}{reference.name}"
         self._reference = reference
         self._client = client
         self._interval_s = interval_s
+        self._mode = mode
         self._lock = threading.Lock()
         self._digest = ""
         self._files: Files = {}
@@ -99,6 +117,12 @@ class Artifact:
             image = read_image(client, self._reference, deadline_ns)
             if image.digest != self._digest:
                 files = policy_files(client, image, deadline_ns)
+                if self._mode and self._mode not in _modes(files):
+                    raise RequestInvalid(
+                        "registry.artifact",
+                        f"no policy of mode {self._mode} in {len(files)} YAML or JSON"
+                        " files",
+                    )
                 self._take(image.digest, files)
             self._problem = ""
         except (InputError, DependencyError) as error:
@@ -130,3 +154,11 @@ class Artifact:
             if not self._digest:
                 pause_s = min(ARTIFACT_RETRY_S, pause_s)
             self._due.wait(pause_s)
+
+
+def _modes(files: Files) -> Iterator[str]:
+    """Yield the modes of the policies; a file that cannot be read has none."""
+    for path, content in files.items():
+        with suppress(PolicyInvalid):
+            for document in load(content, file=path):
+                yield authorization_mode(document.raw)

@@ -170,8 +170,9 @@ def artifacts_of(settings: Settings, client: Client | None) -> list[Artifact]:
         ),
     )
     interval_s = float(settings.authz_oci_interval_s)
+    mode = "" if settings.allow_empty else settings.evaluation_mode
     return [
-        Artifact(reference, lambda: clients(RegistryAccess()), interval_s)
+        Artifact(reference, lambda: clients(RegistryAccess()), interval_s, mode)
         for reference in images_of(settings)
     ]
 

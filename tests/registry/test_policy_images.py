@@ -10,6 +10,7 @@ import json
 import signal
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,46 @@ def test_thread_reads_and_wakes_the_leader(registry: Registry) -> None:
     source.poll(0, force=True)  # as SIGHUP does
     wait_for(lambda: bool(source.poll(0)))
     source.stop()
+
+
+OTHERS = b"""\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a}
+---
+apiVersion: policies.kyverno.io/v1
+kind: ValidatingPolicy
+metadata: {name: other}
+spec:
+  evaluation: {mode: Envoy}
+  validations: [{expression: "null"}]
+"""
+
+
+@pytest.mark.parametrize("content", [b"", b"{", OTHERS])
+def test_image_without_a_policy_allows_nothing(
+    registry: Registry, content: bytes
+) -> None:
+    """A wrong tag would allow every request."""
+    image = registry.image("authz/without:1")
+    push(image, [zipped(tar(("a.yaml", content)))])
+    settings = Settings(authz_mode="http", authz_sources=f"oci://{image}")
+    (source,) = artifacts_of(settings, None)
+    source.read()
+    changes = source.poll(0)
+    assert changes.unread == (f"oci://{image}",)
+    assert "no policy of mode HTTP in 1 YAML or JSON files" in changes.problems[0]
+    push(image, [zipped(tar(("a.yaml", POLICY)))])
+    source.read()
+    assert [*source.poll(0).changed.values()] == [POLICY]
+    push(image, [zipped(tar(("a.yaml", content)))])
+    source.read()
+    after = source.poll(0)
+    assert after.problems == changes.problems
+    assert (after.changed, after.removed, after.unread) == ({}, (), ())
+    (source,) = artifacts_of(replace(settings, allow_empty=True), None)
+    source.read()
+    assert not source.poll(0).unread
 
 
 def test_unknown_reference_ends_the_start(tmp_path: Path) -> None:
