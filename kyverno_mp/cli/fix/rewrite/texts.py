@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 11, 12; RE2's syntax.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -21,6 +21,9 @@ _RESERVED: Final = frozenset(
     )
 )
 """Words that CEL does not allow as field names."""
+_TEXT: Final = re.compile(r"(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'")
+"""A raw text, or one with escapes."""
+_END: Final = (")", 0)
 _OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
@@ -112,25 +115,23 @@ def is_negation(text: str) -> bool:
     """Return whether the whole text is ``!(...)``."""
     if not text.startswith("!("):
         return False
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == ")" and not depth:
-            return position == len(text) - 1
-    return False
+    ends = (at for at, (char, depth) in enumerate(_code(text)) if (char, depth) == _END)
+    return next(ends, None) == len(text) - 1
 
 
 def is_member(clause: str) -> bool:
     """Return whether an expression has no operator outside of parentheses."""
-    depth, quoted = 0, False
-    for position, char in enumerate(clause):
-        if char == "'" and (position == 0 or clause[position - 1] != "\\"):
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in "([{") - (char in ")]}")
-            if not depth and char in " !-":
-                return False
-    return bool(clause) and not depth and not quoted
+    return bool(clause) and all(
+        depth or char not in " !-'" for char, depth in _code(clause)
+    )
+
+
+def _code(clause: str) -> Iterator[tuple[str, int]]:
+    """Yield each letter, with that of texts blanked, and the depth of brackets."""
+    depth = 0
+    for char in _TEXT.sub(lambda found: "x" * len(found[0]), clause):
+        depth += (char in "([{") - (char in ")]}")
+        yield char, depth
 
 
 def bracketed(clause: str) -> str:

@@ -16,6 +16,7 @@ from kyverno_mp.cli.fix.rewrite.inputs import reviews
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import documents_of
 from kyverno_mp.cli.fix.rewrite.proof import Pair
+from kyverno_mp.cli.fix.rewrite.texts import negated
 from kyverno_mp.cli.fix.to_cel import rewrite
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
@@ -766,6 +767,24 @@ def test_differing_rewrite_is_withheld(
     assert msgspec.json.decode(request)["operation"] in ("CREATE", "UPDATE")
     assert old.startswith("    ClusterPolicy: fail: ")
     assert new == "    ValidatingPolicy: allowed"
+
+
+@pytest.mark.parametrize(
+    ("clause", "negation"),
+    [
+        ("a == '('", "a != '('"),
+        ("!(a || b)", "a || b"),
+        ("!a.exists(x, x == ') ')", "a.exists(x, x == ') ')"),
+        (r"!a.exists(x, x == '\\')", r"a.exists(x, x == '\\')"),
+        ("!(a == '(' || b) || c.d(')')", "!(!(a == '(' || b) || c.d(')'))"),
+        (r"!(a == '\\') || b == '\\'", r"!(!(a == '\\') || b == '\\')"),
+        (r"!(a == '\'(') || c.d(')')", r"!(!(a == '\'(') || c.d(')'))"),
+        ("a.b(r'\\') || c", "!(a.b(r'\\') || c)"),
+    ],
+)
+def test_negation_of_a_clause(clause: str, negation: str) -> None:
+    """Brackets and quotes within texts are no code."""
+    assert negated(clause) == negation
 
 
 def test_command(
