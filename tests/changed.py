@@ -28,6 +28,8 @@ TWO_MINUTES: Final = 150
 """About so many test files take two minutes on two cores."""
 SHARED: Final = ("setup.cfg", "pyproject.toml", "tox.ini", "tests/conftest.py")
 """Files that affect every test."""
+ALL_MODULES: Final = "*.py"
+"""A module with this text reads all modules, as does one that imports ``pkgutil``."""
 _NAMED: Final = re.compile(rf"\b(?:{'|'.join(CODE)})(?:\.\w+)+|^kyverno_mp$")
 
 
@@ -48,6 +50,8 @@ class Tree:
         for name in sorted(names):
             nodes = list(ast.walk(ast.parse((root / name).read_text())))
             self._texts[name] = set(_texts(nodes))
+            if any(_is_walk(node) for node in nodes):
+                self._texts[name].add(ALL_MODULES)
             for used in {*self._imported(nodes), *self._named(name), *self._rigs(name)}:
                 self._users[used].add(name)
 
@@ -75,9 +79,9 @@ class Tree:
         return self._readers(path) or self._texts
 
     def _readers_of_code(self) -> Iterator[str]:
-        """Yield the modules of tests that read the source of all modules."""
+        """Yield the modules of tests that read or import all modules."""
         for name, texts in self._texts.items():
-            if name.startswith("tests/unit/") and "*.py" in texts:
+            if name.startswith("tests/") and ALL_MODULES in texts:
                 yield name
 
     def _readers(self, path: str) -> list[str]:
@@ -122,6 +126,12 @@ class Tree:
                 rig = str(parent / "conftest.py")
                 if rig in self._modules.values():
                     yield rig
+
+
+def _is_walk(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import) and any(
+        alias.name == "pkgutil" for alias in node.names
+    )
 
 
 def _is_module(name: str) -> bool:

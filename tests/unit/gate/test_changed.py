@@ -34,10 +34,18 @@ FILES = {
     "tests/unit/test_crds.py": 'CRDS = ROOT / "config" / "crds"',
     "tests/unit/test_set.py": 'SETS = ["config/sets"]',
     "tests/unit/test_tidy.py": 'MODULES = ROOT.rglob("*.py")',
+    "tests/trees.py": 'TREES = ROOT.rglob("*.py")',
+    "tests/unit/test_names.py": "from tests.trees import TREES",
+    "tests/unit/test_patterns.py": "import pkgutil",
     "tests/unit/near/test_table.py": 'T = Path(__file__).parent / "tables"',
     "tests/faults/test_kill.py": "import kyverno_mp.cli.main",
 }
-ALWAYS = {"tests/unit/test_tidy.py"}
+ALWAYS = {
+    "tests/unit/test_tidy.py",
+    "tests/unit/test_names.py",
+    "tests/unit/test_patterns.py",
+}
+"""They read or import all modules, themselves or through a module of the tests."""
 
 
 @pytest.fixture(name="root")
@@ -57,6 +65,8 @@ def test_importers_at_any_distance_and_modules_named_by_texts(root: Path) -> Non
     found = reached(root, "kyverno_mp/values/numbers.py")
     assert found == {
         "tests/unit/test_tidy.py": 0,
+        "tests/unit/test_patterns.py": 0,
+        "tests/unit/test_names.py": 1,
         "tests/unit/test_numbers.py": 1,
         "tests/faults/test_kill.py": 3,
         "tests/unit/test_cli.py": 4,

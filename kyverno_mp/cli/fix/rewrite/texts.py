@@ -21,7 +21,7 @@ _RESERVED: Final = frozenset(
     )
 )
 """Words that CEL does not allow as field names."""
-_TEXT: Final = re.compile(r"(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'")
+_TEXT: Final = re.compile(r"(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*+'")
 """A raw text, or one with escapes."""
 _END: Final = (")", 0)
 _OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
