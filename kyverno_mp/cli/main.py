@@ -41,6 +41,10 @@ _COMMANDS = {
         "commands.replay",
         "Shows which recorded requests other policies would decide differently.",
     ),
+    "facts": (
+        "commands.facts",
+        "Exports the data of a cluster that policies read.",
+    ),
     "jp": ("commands.jp", "Runs JMESPath queries with the functions of Kyverno."),
     "json": ("commands.json_scan", "Evaluates json.kyverno.io policies for any JSON."),
     "fix": ("commands.fix", "Updates policies and tests to the current schema."),

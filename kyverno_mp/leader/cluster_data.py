@@ -30,6 +30,9 @@ and the data of an image in a registry:
     kind: ImageData
     metadata: {name: any}
     spec: {reference: "nginx:1.27", data: {configData: {config: {User: nginx}}}}
+
+ClusterFacts is the head of a file from the command ``facts``; cli/replay/facts.py reads
+it, nothing here does.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +43,7 @@ from kyverno_mp.leader.context.entries import entry_values
 from kyverno_mp.leader.folder import Folder
 from kyverno_mp.leader.objects import (
     ANSWER_VERSION,
+    FACTS,
     answer_of,
     api_answers,
     name_of,
@@ -115,6 +119,8 @@ def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
     by_kind: dict[str, list[dict[str, Json]]] = {}
     for raw in objects:
         if raw.get("apiVersion") == ANSWER_VERSION:
+            if raw.get("kind") == FACTS:
+                continue
             key, answer = answer_of(raw)
             answers[key] = answer
         else:

@@ -13,6 +13,8 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 ANSWER_VERSION: Final = "kyverno-mp.io/v1alpha1"
+FACTS: Final = "ClusterFacts"
+"""The kind of the document that says what a file of ``facts`` has in full."""
 _CLUSTER_SCOPED: Final = frozenset(
     built_in.kind for built_in in BUILT_IN if not built_in.is_namespaced
 )

@@ -51,6 +51,12 @@ command = Command(
             " recorded answers.",
         ),
         click.Option(
+            ["--facts"],
+            default="",
+            help="File of the command facts: data of the cluster that is not in the"
+            " recording, and PolicyExceptions.",
+        ),
+        click.Option(
             ["--output", "-o"],
             type=click.Choice(["table", "json", "markdown"]),
             default="table",

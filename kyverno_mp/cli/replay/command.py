@@ -23,6 +23,7 @@ from kyverno_mp.cli.replay.changes import (
     recorded_verdict,
     unchanged_policies,
 )
+from kyverno_mp.cli.replay.facts import ClusterFacts, facts_of
 from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
 from kyverno_mp.cli.replay.recording import (
     Group,
@@ -55,6 +56,7 @@ class Options:
     recording: str
     policies: tuple[str, ...]
     against: tuple[str, ...]
+    facts: str
     output: str
     limit: int
     fail_on: tuple[str, ...]
@@ -84,11 +86,16 @@ def called(**flags: Any) -> int:
 
 def _run(options: Options) -> tuple[Tables, Facts]:
     recording = recording_of(options.recording)
-    after = _compiled(options.policies)
-    before = _compiled(options.against) if options.against else _Set([], CelPolicies())
+    known = facts_of(options.facts) if options.facts else None
+    after = _compiled(options.policies, known)
+    before = (
+        _compiled(options.against, known)
+        if options.against
+        else _Set([], CelPolicies())
+    )
     unchanged = unchanged_policies(before.by_key(), after.by_key())
-    new = Replayer(after.policies, after.cel)
-    old = Replayer(before.policies, before.cel) if options.against else None
+    new = Replayer(after.policies, after.cel, known)
+    old = Replayer(before.policies, before.cel, known) if options.against else None
     groups = groups_of(recording.lines())
     tables = Tables()
     with progress("Replaying", len(groups.first), "requests") as advance:
@@ -158,13 +165,15 @@ class _Set:
         return policies
 
 
-def _compiled(paths: Sequence[str]) -> _Set:
+def _compiled(paths: Sequence[str], known: ClusterFacts | None) -> _Set:
     """Load and compile as the server does; raises CommandFailed.
 
     A policy that cannot be used ends the run. Without the policy, the requests that it
     denies would seem to be allowed.
     """
     policy_set = load_policies(paths)
+    if known is not None:
+        known.add_exceptions(policy_set)
     compiled = compile_all(policy_set.documents, policy_set.exceptions)
     cel = cel_policies_of(policy_set, compiled)
     lost = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]

@@ -8,7 +8,7 @@ Ports that returned empty data could turn a denial into a pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.ports import (
@@ -90,7 +90,7 @@ class Unrecorded:
         self._lacks(f"addresses of {host}")
 
 
-class _UnrecordedCel:
+class UnrecordedCel:
     """The ports of CEL policies with any method; each call is noted and fails."""
 
     def __init__(self, note: Note, prefix: str) -> None:
@@ -98,6 +98,11 @@ class _UnrecordedCel:
         self._what = prefix
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        return self.noted(name)
+
+    def noted(self, name: str) -> Callable[..., NoReturn]:
+        """Return the method, which notes its call and fails."""
+
         def call(*arguments: object, **_named: object) -> NoReturn:
             strings = (
                 str(argument)
@@ -117,11 +122,16 @@ class _CelNamespaces:
     """Namespaces with the recorded labels, which namespaceSelectors need."""
 
     def __init__(
-        self, note: Note, labels: Namespaces, note_readers: Callable[[str], None]
+        self,
+        note: Note,
+        labels: Namespaces,
+        note_readers: Callable[[str], None],
+        namespaces: Mapping[str, Json],
     ) -> None:
         self._note = note
         self._labels = labels
         self._note_readers = note_readers
+        self._namespaces = namespaces
 
     def namespace(self, name: str, deadline_ns: int) -> Json:
         """Return the labels; note the policies that may read other fields."""
@@ -132,6 +142,10 @@ class _CelNamespaces:
             raise ExpressionFailed(
                 "replay.not_recorded", f"not decidable from the recording: {name}"
             )
+        namespace = self._namespaces.get(f"{name}/")
+        if namespace is not None:
+            metadata = {**namespace["metadata"], "labels": dict(labels)}
+            return {**namespace, "metadata": metadata}
         self._note_readers(f"Namespace {name}")
         return {
             "apiVersion": "v1",
@@ -140,17 +154,33 @@ class _CelNamespaces:
         }
 
 
+class Known(NamedTuple):
+    """Ports that know more than the recording."""
+
+    ports: Unrecorded
+    resources: Any
+    """The port of ``resource`` in CEL."""
+    references: Any
+    """The port of ``globalContext`` in CEL."""
+    namespaces: Mapping[str, Json]
+    """Each Namespace, by its name with a slash."""
+
+
 def unrecorded(
-    note: Note, namespaces: Namespaces, note_readers: Callable[[str], None]
+    note: Note,
+    namespaces: Namespaces,
+    note_readers: Callable[[str], None],
+    known: Known | None = None,
 ) -> ClusterData:
     """Return the ports; ``namespaces`` provides the recorded labels.
 
-    ``note_readers`` notes a Namespace for the candidates in CEL that may read it.
+    ``note_readers`` notes a Namespace for the candidates in CEL that may read it;
+    ``known`` is more than the recording has.
     """
-    ports = Unrecorded(note)
+    ports = known.ports if known else Unrecorded(note)
 
     def cel(prefix: str) -> Any:
-        return cast("Any", _UnrecordedCel(note, prefix))
+        return cast("Any", UnrecordedCel(note, prefix))
 
     return ClusterData(
         config_maps=ports,
@@ -165,11 +195,13 @@ def unrecorded(
         random_bytes=ports.random_bytes,
         resolve_host=ports.resolve_host,
         cel=CelPorts(
-            resources=cel("resource"),
-            references=cel("globalContext"),
+            resources=known.resources if known else cel("resource"),
+            references=known.references if known else cel("globalContext"),
             images=cel("image"),
             services=cel("http"),
-            namespaces=_CelNamespaces(note, namespaces, note_readers),
+            namespaces=_CelNamespaces(
+                note, namespaces, note_readers, known.namespaces if known else {}
+            ),
             generator=cel("generator"),
             types=cel("schema"),
         ),

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.cli.replay.cel import CelPolicies, CelReplay
+from kyverno_mp.cli.replay.facts import ClusterFacts, known_ports
 from kyverno_mp.cli.replay.redacted import RedactedReads
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.expr.scope import Pace
@@ -156,7 +157,10 @@ class Replayer:
     """One set of policies, linked once and applied to many reviews."""
 
     def __init__(
-        self, policies: Sequence[CompiledPolicy], cel: CelPolicies | None = None
+        self,
+        policies: Sequence[CompiledPolicy],
+        cel: CelPolicies | None = None,
+        facts: ClusterFacts | None = None,
     ) -> None:
         in_cel = cel or CelPolicies()
         self.cel = CelReplay(in_cel)
@@ -172,7 +176,13 @@ class Replayer:
         )
         clock = Clock(now=self._now, monotonic_ns=time.monotonic_ns)
         self._engine = _NotedEngine(
-            unrecorded(self._note, current, self._note_readers), clock
+            unrecorded(
+                self._note,
+                current,
+                self._note_readers,
+                None if facts is None else known_ports(self._note, facts),
+            ),
+            clock,
         )
         planner = ValidationPlanner(self._engine, ListSource(policies, link_rule))
         mutations = MutationPlanner(self._engine, ListSource(policies, link_mutation))

@@ -198,6 +198,12 @@ EXITS: Final = {
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
         (STATE, "the cluster cannot be reached or rejects the request"),
     ),
+    "facts": _exits(
+        (OK, "the facts are written; standard error has what is left out"),
+        (FAILED, "a path that cannot be read or written, or a wrong flag"),
+        (INPUT, "no kubeconfig, or a policy file that cannot be parsed"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
+    ),
     "authors": _exits(
         (OK, "no known author lacks a right"),
         (FAILED, "an author lacks a right, or a flag is wrong"),

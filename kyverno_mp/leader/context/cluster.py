@@ -37,6 +37,7 @@ ENTRIES: Final = Resource(
     group="kyverno.io",
     version="v2beta1",
     plural="globalcontextentries",
+    kind="GlobalContextEntry",
     namespaced=False,
 )
 _BYTES_PER_S: Final = 16 * 1024 * 1024

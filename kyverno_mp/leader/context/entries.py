@@ -124,7 +124,7 @@ def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
 def _source(entry: GlobalContextEntry, answers: _Values) -> dict[str, Json]:
     spec = entry.spec
     if spec.kubernetes_resource is not None:
-        listing = answers.get(f"GET {_path(spec.kubernetes_resource)}")
+        listing = answers.get(f"GET {list_path(spec.kubernetes_resource)}")
         return {"data": listing["data"]["items"] if listing else []}
     if spec.api_call is not None:
         call = spec.api_call
@@ -135,7 +135,8 @@ def _source(entry: GlobalContextEntry, answers: _Values) -> dict[str, Json]:
     return {"error": "entry has neither kubernetesResource nor apiCall"}
 
 
-def _path(resource: KubernetesResource) -> str:
+def list_path(resource: KubernetesResource) -> str:
+    """Return the path of the list with an entry's objects."""
     group, version = resource.group, resource.version
     base = base_path(f"{group}/{version}" if group else version)
     middle = f"/namespaces/{resource.namespace}" if resource.namespace else ""

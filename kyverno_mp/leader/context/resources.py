@@ -29,7 +29,10 @@ from kyverno_mp.leader.context.sources import (
 )
 from kyverno_mp.leader.objects import base_path
 from kyverno_mp.limits import GLOBAL_CONTEXT_ENTRY_BYTES_MAX
-from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
+from kyverno_mp.policy.documents.global_context_entry import (
+    GlobalContextEntry,
+    KubernetesResource,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 _AGAIN_S_MAX: Final = 10.0
@@ -43,6 +46,28 @@ _BYTES_PER_S: Final = 8 * 1024 * 1024
 _LOOK_S: Final = 2.0
 _FAILURES_MAX: Final = 3
 """The number of consecutive watch failures after which the data counts as stale."""
+
+
+def named_resource(client: Client, reference: KubernetesResource) -> Resource:
+    """Return the resource that an entry names. Raises: DependencyError."""
+    version = (
+        f"{reference.group}/{reference.version}"
+        if reference.group
+        else reference.version
+    )
+    listing = client.get(base_path(version))
+    for resource in listing.get("resources") or ():
+        if resource.get("name") == reference.resource:
+            return Resource(
+                group=reference.group,
+                version=reference.version,
+                plural=reference.resource,
+                kind=str(resource.get("kind") or ""),
+                namespaced=resource.get("namespaced") is True,
+            )
+    raise KubeRefused(
+        "leader.global_context", f"{version} has no resource {reference.resource}"
+    )
 
 
 class ResourceSource(SourceThread):
@@ -112,27 +137,9 @@ class ResourceSource(SourceThread):
         return resource.namespace
 
     def _found(self) -> Resource:
-        """Look up the resource by its kind. Raises: DependencyError."""
         reference = self._entry.spec.kubernetes_resource
         assert reference is not None
-        version = (
-            f"{reference.group}/{reference.version}"
-            if reference.group
-            else reference.version
-        )
-        listing = self._client.get(base_path(version))
-        for resource in listing.get("resources") or ():
-            if resource.get("name") == reference.resource:
-                return Resource(
-                    group=reference.group,
-                    version=reference.version,
-                    plural=reference.resource,
-                    kind=str(resource.get("kind") or ""),
-                    namespaced=resource.get("namespaced") is True,
-                )
-        raise KubeRefused(
-            "leader.global_context", f"{version} has no resource {reference.resource}"
-        )
+        return named_resource(self._client, reference)
 
     def _follow(self, cache: "_Cache") -> None:
         informer = cache.informer

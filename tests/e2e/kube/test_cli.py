@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
@@ -428,3 +429,28 @@ def replace(api: Api, path: str, raw: dict[str, Any]) -> None:
 def wait_served(api: Api, path: str) -> None:
     """Wait until the API server has a handler for a new definition."""
     wait_for(lambda: api.ask("GET", path)[0] == 200)
+
+
+def test_facts_have_only_what_policies_name(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    config_maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in (namespace, "other"):
+        api.create(config_maps, {"metadata": {"name": name}, "data": {"a": name}})
+    config_map = {"name": namespace, "namespace": "{{request.namespace}}"}
+    rule = {"name": "r", "context": [{"name": "c", "configMap": config_map}]}
+    policy = tmp_path / "policy.yaml"
+    document = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy"}
+    document |= {"metadata": {"name": "p"}, "spec": {"rules": [rule]}}
+    policy.write_text(yaml.safe_dump(document))
+    facts = tmp_path / "facts.yaml"
+    run(cluster, "facts", policy, "-o", facts)
+    documents = list(yaml.safe_load_all(facts.read_text()))
+    found = [raw for raw in documents if raw["kind"] == "ConfigMap"]
+    assert [raw["data"] for raw in found] == [{"a": namespace}]
+    labels = {
+        raw["metadata"]["name"]: raw["metadata"]["labels"]
+        for raw in documents
+        if raw["kind"] == "Namespace"
+    }
+    assert labels[namespace]["team"] == namespace

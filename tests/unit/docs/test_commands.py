@@ -43,6 +43,7 @@ ELSEWHERE: Final = {
     r"kyverno-mp report --cluster": "needs a cluster; tests/e2e/kube/test_cli.py",
     r"kyverno-mp rollout ": "needs a cluster; tests/unit/cli/commands/test_rollout.py",
     r"kyverno-mp replay ": "needs a recording; tests/unit/cli/replay",
+    r"kyverno-mp facts ": "needs a cluster; tests/unit/cli/replay/test_facts.py",
     r"kyverno-mp images explain ": "needs an image; tests/unit/cli",
     r"mkdir -p my-policies": "prepares the folder of test_first_policy.py",
 }

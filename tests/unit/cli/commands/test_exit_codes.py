@@ -60,6 +60,9 @@ report | --cluster --kubeconfig UNREACHABLE | 3
 replay | RECORDING POLICY | 0
 replay | RECORDING POLICY --fail-on never | 1
 replay | JSON POLICY | 2
+facts | POLICY --kubeconfig GONE | 2
+facts | --unknown | 1
+facts | POLICY --kubeconfig UNREACHABLE | 3
 jp | | 0
 jp | nothing | 1
 jp query | -i JSON a | 0
@@ -162,6 +165,7 @@ ELSEWHERE = {
     ("serve authz", 3): "tests/unit/process, runtime folders that cannot be used",
     ("serve", 3): "tests/unit/process, runtime folders that cannot be used",
     ("snapshot inspect", 0): "tests/unit/snapshot, which writes one",
+    ("facts", 0): "tests/unit/cli/replay/test_facts.py, with a fake API server",
     ("authors", 0): "tests/unit/cli/commands/test_authors.py, with a fake API server",
     **{
         (f"rollout {name}", 0): "tests/unit/cli/commands/test_rollout.py"
