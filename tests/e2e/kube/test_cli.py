@@ -440,7 +440,7 @@ def test_facts_have_only_what_policies_name(
     config_map = {"name": namespace, "namespace": "{{request.namespace}}"}
     rule = {"name": "r", "context": [{"name": "c", "configMap": config_map}]}
     policy = tmp_path / "policy.yaml"
-    document = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy"}
+    document: dict[str, Any] = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy"}
     document |= {"metadata": {"name": "p"}, "spec": {"rules": [rule]}}
     policy.write_text(yaml.safe_dump(document))
     facts = tmp_path / "facts.yaml"
