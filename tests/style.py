@@ -16,6 +16,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final
@@ -45,6 +46,7 @@ def sources(rooms: Iterable[str] = ()) -> dict[str, str]:
     }
 
 
+@cache
 def syntax_trees() -> dict[Path, ast.Module]:
     """Return the syntax tree of each module of the package.
 
@@ -53,16 +55,34 @@ def syntax_trees() -> dict[Path, ast.Module]:
     """
     gc.disable()
     try:
-        paths = sorted(PACKAGE.rglob("*.py"))
-        return {path: ast.parse(path.read_text()) for path in paths}
+        return {ROOT / path: parsed(source) for path, source in sources().items()}
     finally:
         gc.freeze()
         gc.enable()
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Return the syntax tree of a source, which the tests of a process share."""
+    return ast.parse(source)
+
+
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """Return all nodes, as ``ast.walk`` does, whose generators cost three times."""
+    nodes = [tree]
+    for node in nodes:
+        for name in node._fields:
+            child = getattr(node, name, None)
+            if isinstance(child, ast.AST):
+                nodes.append(child)
+            elif isinstance(child, list):
+                nodes += [each for each in child if isinstance(each, ast.AST)]
+    return nodes
+
+
 def names_bound(tree: ast.AST) -> Iterator[str]:
     """Yield each name that the code gives to a value: arguments and targets."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.arg):
@@ -74,7 +94,7 @@ def names_bound(tree: ast.AST) -> Iterator[str]:
 def vague_share(source_of: Mapping[str, str]) -> tuple[float, Counter[str]]:
     """Return the share of vague names in percent, and how often each is bound."""
     bound = Counter(
-        name for source in source_of.values() for name in names_bound(ast.parse(source))
+        name for source in source_of.values() for name in names_bound(parsed(source))
     )
     vague = Counter({name: n for name, n in bound.items() if VAGUE.fullmatch(name)})
     return 100 * vague.total() / max(1, bound.total()), vague
@@ -82,15 +102,16 @@ def vague_share(source_of: Mapping[str, str]) -> tuple[float, Counter[str]]:
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
     """Yield the strings that are statements, such as docstrings."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
 
 def code_of(source: str) -> Iterator[str]:
     """Yield the words of the code, without comments, docstrings and module paths."""
+    # The names of modules end within their line, so no docstring moves.
+    skipped = {(one.lineno, one.col_offset) for one in docstrings(parsed(source))}
     source = re.sub(r"^from [\w.]+", "from module", source, flags=re.MULTILINE)
-    skipped = {(one.lineno, one.col_offset) for one in docstrings(ast.parse(source))}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_docstring = token.type == tokenize.STRING and token.start in skipped
         if token.type != tokenize.COMMENT and not is_docstring:
@@ -125,7 +146,7 @@ def function_lengths(source_of: Mapping[str, str]) -> list[tuple[int, str]]:
     """Return the lines of each function without its docstring, and its place."""
     lengths = []
     for path, source in source_of.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes_of(parsed(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = node.body[1:2] if ast.get_docstring(node) else node.body[:1]
                 end = node.end_lineno or node.lineno
@@ -143,7 +164,7 @@ def circles(source_of: Mapping[str, str]) -> list[list[str]]:
     imported = {
         module: {
             name
-            for node in ast.parse(source_of[path]).body
+            for node in parsed(source_of[path]).body
             if isinstance(node, ast.ImportFrom) and node.module
             for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))
             if name in module_of and name != module

@@ -1,7 +1,7 @@
 """Measure the cost of work against its charges. Used by test_charges.py.
 
 A step stands for at most half a microsecond of one core of the machine on which the
-limits were chosen; ``PACE`` is the slowness of the current machine. Time is the
+limits were chosen; ``pace`` is the slowness of the current machine. Time is the
 thread's own, so that other processes do not count.
 """
 
@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 
 from kyverno_mp.errors import Error
@@ -29,6 +30,12 @@ GENEROUS: Final = 2.0
 """Tolerance for timings on a busy machine."""
 
 
+@cache
+def pace() -> float:
+    """Return the slowness of the current machine."""
+    return max(_calibrate() / REFERENCE_NS, 1.0)
+
+
 def _calibrate() -> int:
     """Return the time of a mix of loops, calls and passes over texts here."""
     best = 1 << 62
@@ -42,9 +49,6 @@ def _calibrate() -> int:
             total += text.count("cc") + len(text.replace("b", "d"))
         best = min(best, time.thread_time_ns() - start)
     return best
-
-
-PACE: Final = max(_calibrate() / REFERENCE_NS, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,12 @@ class Cost:
         """Return the differences between the charges and the cost."""
         found = []
         allowed = UNCHARGED_NS + RATIO_MAX * STEP_NS * self.steps
-        if self.nanoseconds > allowed * PACE * GENEROUS:
+        if self.nanoseconds > allowed * pace() * GENEROUS:
             found.append(
                 f"{self.nanoseconds / 1e6:.1f} ms for {self.steps} steps"
                 f" ({self.nanoseconds / max(self.steps, 1):.0f} ns each)"
             )
-        if self.gap_ns > GAP_NS * PACE * GENEROUS:
+        if self.gap_ns > GAP_NS * pace() * GENEROUS:
             found.append(f"{self.gap_ns / 1e6:.1f} ms between two charges")
         if self.peak_bytes > UNCHARGED_BYTES + 3 * self.charged_bytes:
             found.append(f"peak of {self.peak_bytes:,} for {self.charged_bytes:,}")
@@ -87,7 +91,8 @@ class Clocked(Runtime):
     owner: "Clocked | None"
 
     def start(self) -> None:
-        """Start the measurement."""
+        """Start the measurement, of which the first call of ``pace`` is no part."""
+        pace()
         self.ahead_ns = self.gap_ns = 0.0
         self.last_ns = time.thread_time_ns()
         self.owner = None
@@ -114,7 +119,7 @@ class Clocked(Runtime):
         """Charge, and record the time since the last charge."""
         self.look()
         super().charge(steps)
-        self.ahead_ns = RATIO_MAX * GENEROUS * PACE * STEP_NS * steps
+        self.ahead_ns = RATIO_MAX * GENEROUS * pace() * STEP_NS * steps
         if self.owner is not None:
             self.owner.ahead_ns = self.ahead_ns
 

@@ -223,7 +223,7 @@ def test_corrupt_snapshot_changes_nothing(service: Service, spoil: str) -> None:
     service.wait(service.ready)
     assert service.review(pod())["allowed"] is False
     assert path.read_bytes()[:8] == whole[:8]
-    assert "snapshot corrupt" in service.errors()
+    service.wait(lambda: "snapshot corrupt" in service.errors())
 
 
 def open_tls(service: Service) -> ssl.SSLSocket:

@@ -16,14 +16,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mutmut.mutation.file_mutation import MutatedFile, mutate_file_contents
-from mutmut.utils.format_utils import (
-    get_mutant_name,
-    mangled_name_from_mutant_name,
-    orig_function_and_class_names_from_key,
-)
+if TYPE_CHECKING:
+    from mutmut.mutation.file_mutation import MutatedFile
 
 _MARKED: Final = re.compile(r"XX\w+XX")
 """mutmut's change of a word; its other changes to text only change the case."""
@@ -73,7 +69,17 @@ def draw_files(root: Path, globs: list[str], seed: str, most: int) -> list[str]:
 
 
 def mutants_of(root: Path, file: str) -> Iterator[Mutant]:
-    """Yield all mutants of a file that a test could distinguish from the original."""
+    """Yield all mutants of a file that a test could distinguish from the original.
+
+    mutmut is imported late: a second, in each worker that collects a test of this.
+    """
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.format_utils import (
+        get_mutant_name,
+        mangled_name_from_mutant_name,
+        orig_function_and_class_names_from_key,
+    )
+
     mutated = mutate_file_contents(file, (root / file).read_text())
     lines = mutated.code.splitlines()
     for short in mutated.mutant_names:
@@ -93,7 +99,7 @@ def mutants_of(root: Path, file: str) -> Iterator[Mutant]:
         )
 
 
-def _function(lines: list[str], mutated: MutatedFile, name: str, as_name: str) -> str:
+def _function(lines: list[str], mutated: "MutatedFile", name: str, as_name: str) -> str:
     span = mutated.line_span_by_function_name[name]
     text = textwrap.dedent("\n".join(lines[span.start - 1 : span.end]))
     return text.replace(name, as_name)

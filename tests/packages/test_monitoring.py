@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -19,6 +18,7 @@ from deploy import dashboard
 from kyverno_mp.telemetry.families import GAUGED, RECORDED
 from tests.faults.service import Service, pod, require_label, write_whole
 from tests.packages.rendered import DEPLOY, ROOT
+from tests.ports import free_port
 from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
@@ -143,8 +143,7 @@ def asked(
 ) -> Iterator[str]:
     """Return the URL of a Prometheus that has scraped the service for a while."""
     folder = tmp_path_factory.mktemp("prometheus")
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     config = {
         "global": {
             "scrape_interval": "1s",

@@ -23,6 +23,7 @@ import pytest
 import yaml
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation import make_schemabased_validator
+from jsonschema import FormatChecker
 
 from deploy.release import trial
 from deploy.release.archives import files_below, members_of, pack, sha256, sums_text
@@ -256,6 +257,7 @@ def test_package_managers_get_the_archive_by_its_sum(release: Path) -> None:
 
 def test_bills_of_materials_are_valid_and_complete(release: Path) -> None:
     path = release / f"kyverno-mp-{__version__}.cdx.json"
+    assert "iri-reference" in FormatChecker.checkers, "tests/schemas.py came first"
     validator = make_schemabased_validator(OutputFormat.JSON, SchemaVersion.V1_6)
     assert validator.validate_str(path.read_text()) is None
     for name, file in (

@@ -7,23 +7,19 @@ description.
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.style import syntax_trees
+from tests.style import nodes_of, syntax_trees
 
 ROOT = Path(__file__).resolve().parents[2] / "kyverno_mp"
 MODULES = sorted(ROOT.rglob("*.py"))
 BANNED = {"utils", "util", "common", "helpers", "helper", "misc", "core", "shared_code"}
 
 
-_trees = cache(syntax_trees)
-
-
 def _tree(module: Path) -> ast.Module:
-    return _trees()[module]
+    return syntax_trees()[module]
 
 
 def _card(module: Path) -> str:
@@ -105,7 +101,7 @@ def test_record_decoders_are_built_at_import() -> None:
 def test_no_module_evaluates_text() -> None:
     """Policies are untrusted input: eval, exec, pickle and marshal are not allowed."""
     for module in MODULES:
-        for node in ast.walk(_tree(module)):
+        for node in nodes_of(_tree(module)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "compile"), module
 
@@ -136,7 +132,7 @@ def test_no_module_refers_to_objects_of_other_threads() -> None:
     assert [
         f"{module.relative_to(ROOT)}:{node.lineno}"
         for module in MODULES
-        for node in ast.walk(_tree(module))
+        for node in nodes_of(_tree(module))
         if isinstance(node, ast.Attribute | ast.ImportFrom) and _lists_objects(node)
     ] == []
 

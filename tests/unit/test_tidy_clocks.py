@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.style import nodes_of
 from tests.waiting import HANG_S
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ def kind_of(node: ast.AST) -> str:
 
 
 def kinds_in(source: str) -> Counter[str]:
-    kinds = Counter(map(kind_of, ast.walk(ast.parse(source))))
+    kinds = Counter(map(kind_of, nodes_of(ast.parse(source))))
     del kinds[""]
     return kinds
 

@@ -23,7 +23,15 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     StoredKind,
 )
 from kyverno_mp.webhook.attach.kinds import LINKS
-from tests.style import code_of, docstrings, modules_by_kind, pattern_of, sources
+from tests.style import (
+    code_of,
+    docstrings,
+    modules_by_kind,
+    nodes_of,
+    parsed,
+    pattern_of,
+    sources,
+)
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
@@ -50,9 +58,9 @@ LITERAL_IN: Final = {
 
 def literals_of(source: str) -> Iterator[str]:
     """Yield the strings of the code that are not sentences."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     skipped = {id(one) for one in docstrings(tree)}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and id(node) not in skipped:
             yield str(node.value)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.style import nodes_of, parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kyverno_mp"
 HELPER = PACKAGE / "values" / "records.py"
@@ -31,9 +33,9 @@ MODULES = [
 
 
 def _in_functions(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from (one for one in ast.walk(node) if isinstance(one, ast.Call))
+            yield from (one for one in nodes_of(node) if isinstance(one, ast.Call))
 
 
 def _builds_late(call: ast.Call) -> bool:
@@ -72,7 +74,7 @@ def test_types_are_built_at_import() -> None:
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)}"
         for path, source in sources.items()
         if any(word in source for word in WORDS)
-        for call in _in_functions(ast.parse(source))
+        for call in _in_functions(parsed(source))
         if _builds_late(call)
     ]
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import pytest
 
-from tests.style import PACKAGE, syntax_trees
+from tests.style import PACKAGE, nodes_of, syntax_trees
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -85,7 +85,7 @@ class Module:
 
 def _names(tree: ast.AST) -> Counter[str]:
     found: Counter[str] = Counter()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Name):
             found[node.id] += 1
         elif isinstance(node, ast.Attribute):
@@ -111,7 +111,7 @@ def unused(modules: list[Module]) -> list[str]:
     imported = {
         (node.module, alias.name)
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }

@@ -1,6 +1,6 @@
 """The part of the SARIF 2.1.0 schema that this program uses, as a JSON schema."""
 
-from jsonschema import Draft202012Validator
+from tests.schemas import Draft202012Validator
 
 _MESSAGE = {
     "type": "object",

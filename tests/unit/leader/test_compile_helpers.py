@@ -23,7 +23,10 @@ from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 from tests.unit.leader.test_policy_store import exception, policy
 
-FILES = {f"f{n:03}": policy(f"p{n}").encode() for n in range(250)} | {
+_POLICY = policy("a-name")
+FILES = {
+    f"f{n:03}": _POLICY.replace("a-name", f"p{n}").encode() for n in range(250)
+} | {
     "broken": b"a: [",
     "invalid": policy("invalid", patern="x").encode(),
     "several": (policy("one") + policy("two", "Policy")).encode(),

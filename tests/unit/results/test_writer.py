@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import validate
 
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import GIVEN_UP, OVERWRITTEN, STORED
@@ -28,6 +27,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
 from kyverno_mp.results.newest import Results
 from kyverno_mp.results.records import encode_results, encode_row
+from tests.schemas import validate
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import REPORTS, START_NS, World, pod, row
 from tests.waiting import HANG_S

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from jsonschema import validate
 
 from kyverno_mp.background.update_request import read_request
 from kyverno_mp.leader.triggers import writer as written
@@ -33,6 +32,7 @@ from kyverno_mp.queues.triggers import (
     encode_trigger,
 )
 from kyverno_mp.values.kubernetes.selector import is_label_value
+from tests.schemas import validate
 from tests.unit.kube.fake_api import FakeApi
 from tests.waiting import HANG_S
 

@@ -21,7 +21,7 @@ from kyverno_mp.cli.fix.rewrite.cel_places import places
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.patch_places import mutated_places
 from kyverno_mp.cli.fix.rewrite.query_places import CLUSTER, query_places, walked
-from kyverno_mp.cli.fix.rewrite.typed import completed, conforms, with_names
+from kyverno_mp.cli.fix.rewrite.typed import stored, with_names
 from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
@@ -127,10 +127,13 @@ class _Stored:
         """Return the completed object; None if it cannot be one of this resource."""
         key = id(generated), resource, exactly
         if key not in self._objects:
-            completed_object = _completed(resource, generated)
-            is_valid = conforms(resource, completed_object, exactly=exactly)
+            metadata = generated.get("metadata")
+            whole = {
+                **generated,
+                "metadata": metadata if type(metadata) is dict else {},
+            }
             # With the object itself, so that no other one gets its id.
-            self._objects[key] = generated, completed_object if is_valid else None
+            self._objects[key] = generated, stored(resource, whole, exactly=exactly)
         return self._objects[key][1]
 
 
@@ -214,13 +217,6 @@ def _requests(
         objects, resources = randomly.choice(tried)
         changed, old = randomly.choice(objects), randomly.choice(objects)
         yield randomly.choice(_VERBS), randomly.choice(resources), changed, old
-
-
-def _completed(resource: Resource, given: Json) -> Json:
-    """Return the object with what the API server always writes."""
-    metadata = given.get("metadata")
-    made = dict(metadata) if type(metadata) is dict else {}
-    return completed(resource, {**given, "metadata": made})
 
 
 def _created(tried: Sequence[_Tried]) -> Iterator[tuple[Resource, Json]]:

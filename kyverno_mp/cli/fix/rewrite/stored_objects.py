@@ -11,6 +11,7 @@ or deleted are changed in one part each, which also reaches the last criterion.
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Final, NamedTuple
 
 from kyverno_mp.cli.fix.rewrite.at_paths import ABSENT, with_value
@@ -22,7 +23,7 @@ from kyverno_mp.cli.fix.rewrite.inputs import (
 )
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.query_places import names_with, places_of_conditions
-from kyverno_mp.cli.fix.rewrite.typed import completed, conforms
+from kyverno_mp.cli.fix.rewrite.typed import stored
 from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
@@ -108,7 +109,7 @@ class StoredObjects:
                     changed = self._whole(
                         resource, with_value(content, spot.path, value)
                     )
-                    if conforms(resource, changed):
+                    if changed is not None:
                         yield Sample(
                             resource, self._stored(resource, changed, randomly)
                         )
@@ -117,19 +118,20 @@ class StoredObjects:
         """Return objects of a resource; some have names of the conditions."""
 
         def is_typed(content: Json) -> bool:
-            return conforms(resource, self._whole(resource, content))
+            return self._whole(resource, content) is not None
 
         contents = objects_of(self._spots, randomly, is_typed, mutates=False)
-        return [self._whole(resource, one) for one in contents if is_typed(one)]
+        whole = (self._whole(resource, content) for content in contents)
+        return [content for content in whole if content is not None]
 
-    def _whole(self, resource: Resource, content: Json) -> Json:
-        """Return the object with what the API server always writes."""
+    def _whole(self, resource: Resource, content: Json) -> Json | None:
+        """Return the object with what the API server always writes; None: no such."""
         metadata = content.get("metadata")
         metadata = {**metadata} if type(metadata) is dict else {}
         # K8S: only the API server writes this time.
         if metadata.get(_CREATED[1]) not in self._moments:
             metadata[_CREATED[1]] = self._moments[0]
-        return completed(resource, {**content, "metadata": metadata})
+        return stored(resource, {**content, "metadata": metadata})
 
     def _stored(
         self, resource: Resource, content: Json, randomly: random.Random
@@ -189,6 +191,7 @@ def _label_variants(selector: LabelSelector) -> Iterator[dict[str, str]]:
             yield {**usual, key: value}
 
 
+@cache
 def _is_cluster_wide(resource: Resource) -> bool:
     return any(
         (one.group, one.plural) == (resource.group, resource.plural)

@@ -23,6 +23,8 @@ _PRESENT: Final = frozenset(
 )
 """Fields that Kubernetes writes even if they are empty, where a type has them."""
 _WRITTEN: Final[dict[str, Json]] = {"containers": [{"name": "c"}], "verbs": ["get"]}
+_COMPLETED: Final = True
+"""The value of a field that will be completed: not empty."""
 _NAMES: Final = frozenset(
     (
         *("apiVersion", "clusterIP", "kind", "name", "namespace", "priorityClassName"),
@@ -177,15 +179,25 @@ def _versions_of(kind: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def conforms(resource: Resource, value: Json, *, exactly: bool = False) -> bool:
-    """Return whether the API server could call a webhook with this object.
+def conforms(resource: Resource, value: Json) -> bool:
+    """Return whether the API server could call a webhook with this object."""
+    notation = _notation(resource)
+    return not notation or _has_type(value, notation, absent=None)
 
-    ``exactly``: and then store it: no unknown fields, no elements of the same name.
+
+def stored(resource: Resource, value: Json, *, exactly: bool = False) -> Json | None:
+    """Return the completed object; None if the API server would not have it.
+
+    ``exactly``: it stores it as well: no unknown fields, no elements of the same name.
     """
     notation = _notation(resource)
-    return not notation or (
-        _has_type(value, notation) and (not exactly or _is_exact(value, notation))
-    )
+    if not notation:
+        return value
+    # PERF: most objects fail, and are not completed first.
+    if not _has_type(value, notation, absent=_COMPLETED):
+        return None
+    whole = _completed(value, notation)
+    return whole if not exactly or _is_exact(whole, notation) else None
 
 
 def _is_exact(value: Json, notation: str, key: str = "") -> bool:
@@ -210,31 +222,35 @@ def _is_exact(value: Json, notation: str, key: str = "") -> bool:
     )
 
 
-def _has_type(value: Json, notation: str, key: str = "") -> bool:
+def _has_type(value: Json, notation: str, key: str = "", *, absent: Json) -> bool:
+    """Return whether the types are right. ``absent``: a missing field's value."""
     if notation in ("?", "!"):
         return True
     atom = built_in().atom(notation)
     if atom.list is not None:
         items = atom.list.items
-        return type(value) is list and all(_has_type(one, items) for one in value)
+        return type(value) is list and all(
+            _has_type(one, items, absent=absent) for one in value
+        )
     if atom.map is not None:
-        return type(value) is dict and _has_fields(value, atom, notation)
+        return type(value) is dict and _has_fields(value, atom, notation, absent)
     if atom.scalar == "untyped":
         return type(value) in (str, int)
     is_plain = type(value) is not str or not set(value) & set("*?")
     return type(value) in _SCALARS[atom.scalar] and (is_plain or key not in _NAMES)
 
 
-def _has_fields(value: dict[str, Json], atom: Atom, owner: str) -> bool:
+def _has_fields(value: dict[str, Json], atom: Atom, owner: str, absent: Json) -> bool:
     assert atom.map is not None
     fields = atom.map.fields
-    if any(key in fields and not value.get(key) for key in _WRITTEN):
-        return False
+    for key in _WRITTEN:
+        if key in fields and not value.get(key, absent):
+            return False
     for key, inner in value.items():
         notation = fields.get(key, atom.map.items)
         if inner is None and _is_nullable(owner, key):
             continue
-        if notation and not _has_type(inner, notation, key):
+        if notation and not _has_type(inner, notation, key, absent=absent):
             return False
     return True
 
