@@ -45,7 +45,9 @@ def set_at(holder: Json, path: Path, value: Json) -> None:
     last = path[-1]
     kept = ABSENT if value is ABSENT else deepcopy(value)
     if type(last) is int and type(holder) is list:
-        holder[:] = [] if kept is ABSENT else [kept, *holder[1:]]
+        # A list that is too short gets the value also before its place.
+        before = [*holder[:last], *(kept for _ in range(last - len(holder)))]
+        holder[:] = [] if kept is ABSENT else [*before, kept, *holder[last + 1 :]]
     elif type(last) is str and type(holder) is dict:
         holder[last] = kept
         if kept is ABSENT:

@@ -100,7 +100,7 @@ def _read(node: Node, names: _Names, variables: _Names) -> Iterator[tuple[Path, 
 def parents(path: Path) -> Iterator[tuple[Path, Json]]:
     """Yield a path, and before it the maps and lists that contain it."""
     for end in range(1, len(path)):
-        yield path[:end], [] if path[end] == 0 else {}
+        yield path[:end], [] if type(path[end]) is int else {}
     yield path, "x"
 
 

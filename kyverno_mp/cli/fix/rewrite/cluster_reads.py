@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.cli.fix.rewrite.jmespath import value_of
+from kyverno_mp.cli.fix.rewrite.known_kinds import CONNECTED
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.query_values import Code, Names, Value
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, is_name, literal
@@ -33,6 +34,7 @@ _PATH: Final = re.compile(
 )
 _TEXT_IN_QUERY: Final = re.compile(r"'\{\{\s*+([^{}']+)\}\}'")
 _NAMESPACE: Final = "Namespace"
+_CONNECTED: Final = frozenset(CONNECTED.values())
 _OF_CONFIG_MAPS: Final = ("data", "metadata")
 """The parts of a ConfigMap that a rule can read."""
 
@@ -184,6 +186,8 @@ def _part(source: str, names: Names) -> str:
 def _has_namespace(names: Names) -> bool:
     """Return whether requests for the object have a namespace, as Namespaces do."""
     root = names["request.object"]
+    if isinstance(root, Typed) and {one[1:] for one in root.notations} & _CONNECTED:
+        return True
     kinds = (
         {one.rpartition(".")[2] for one in root.notations}
         if isinstance(root, Typed)

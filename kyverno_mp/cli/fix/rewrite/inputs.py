@@ -18,9 +18,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.cli.fix.rewrite.cel_places import places
-from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.known_kinds import CONNECTED
+from kyverno_mp.cli.fix.rewrite.match import CONNECT, Resource
 from kyverno_mp.cli.fix.rewrite.patch_places import mutated_places
-from kyverno_mp.cli.fix.rewrite.query_places import CLUSTER, query_places, walked
+from kyverno_mp.cli.fix.rewrite.query_places import (
+    CLUSTER,
+    REQUEST,
+    query_places,
+    walked,
+)
 from kyverno_mp.cli.fix.rewrite.typed import stored, with_names
 from kyverno_mp.cli.fix.rewrite.variants import Path, Spot, objects_of
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
@@ -41,6 +47,7 @@ _FOREIGN: Final = "example.com"
 _FOREIGN_SHARE: Final = 0.1
 _DEBUG_SHARE: Final = 0.2
 """Share of Pod updates that are sent to a subresource, like `kubectl debug`."""
+_REQUEST_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAMESPACE: Final = "Namespace"
 _PODS: Final = "pods"
 _DEBUG: Final = "ephemeralcontainers"
@@ -58,7 +65,10 @@ _TRIES: Final = 10
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
     """Return the paths that patterns and conditions read, with all their parents."""
     return spots_at(
-        pair for rule in rules for pair in _places_of(rule) if pair[0][:1] != (CLUSTER,)
+        (path, value)
+        for rule in rules
+        for path, value in _places_of(rule)
+        if path[0] not in (CLUSTER, REQUEST)
     )
 
 
@@ -127,11 +137,11 @@ class _Stored:
         """Return the completed object; None if it cannot be one of this resource."""
         key = id(generated), resource, exactly
         if key not in self._objects:
-            metadata = generated.get("metadata")
-            whole = {
-                **generated,
-                "metadata": metadata if type(metadata) is dict else {},
-            }
+            whole = generated
+            if not resource.subresource:
+                metadata = generated.get("metadata")
+                metadata = metadata if type(metadata) is dict else {}
+                whole = {**generated, "metadata": metadata}
             # With the object itself, so that no other one gets its id.
             self._objects[key] = generated, stored(resource, whole, exactly=exactly)
         return self._objects[key][1]
@@ -146,8 +156,11 @@ def reviews(
     objects at random.
     """
     randomly = random.Random(_SEED)  # noqa: S311 - repeatable, no secret
-    names = sorted(set(names_in(_descriptions(rules)))) or ["x"]
-    namespaces = sorted(set(namespaces_in(_descriptions(rules)))) or ["x"]
+    compared = _compared_names(rules)
+    names = sorted({*names_in(_descriptions(rules)), *compared["name"]}) or ["x"]
+    namespaces = sorted(
+        {*namespaces_in(_descriptions(rules)), *compared["namespace"]}
+    ) or ["x"]
     mutates = any(rule.mutate is not None for rule in rules)
     reads = any(one.variable is None for rule in rules for one in rule.context)
     stored = _Stored()
@@ -157,7 +170,7 @@ def reviews(
     wanted = 2 * sum(len(one.objects) for one in tried)
     count = min(max(wanted, REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
     conforming = (
-        (verb, resource, now, before)
+        (CONNECT if resource.subresource else verb, resource, now, before)
         for verb, resource, *pair in islice(_requests(tried, randomly), count * _TRIES)
         if (now := stored.get(resource, pair[0], exactly=mutates)) is not None
         and (before := stored.get(resource, pair[1], exactly=mutates)) is not None
@@ -174,17 +187,44 @@ def reviews(
             identity = _in_its_scope(resource, identity)
         subresource = ""
         if randomly.random() < _FOREIGN_SHARE and not mutates:
-            named = resource._replace(group=_FOREIGN)
+            named = _elsewhere(resource)
         elif verb == "UPDATE" and resource.plural == _PODS:
             subresource = _DEBUG if randomly.random() < _DEBUG_SHARE else ""
         is_generated = verb == "CREATE" and randomly.random() < _UNNAMED
         is_same = verb == "UPDATE" and randomly.random() < _UNCHANGED
         pair = changed, changed if is_same else old
-        if reads:
+        if reads and not resource.subresource:
             pair = _with_uid(pair[0]), _with_uid(pair[1])
         yield _review(
             named, verb, pair, identity, subresource, is_generated=is_generated
         )
+
+
+def _compared_names(rules: Sequence[Rule]) -> dict[str, set[str]]:
+    """Return names and namespaces that conditions compare with the request's own."""
+    values: dict[str, list[Json]] = {"name": [], "namespace": []}
+    for rule in rules:
+        for path, value in query_places(rule):
+            if path[:1] == (REQUEST,) and path[1:] and value != "x":
+                values[str(path[1])].append(value)
+    return {
+        part: {
+            name
+            for name in _values(several)
+            if type(name) is str and _REQUEST_NAME.fullmatch(name)
+        }
+        for part, several in values.items()
+    }
+
+
+def _elsewhere(resource: Resource) -> Resource:
+    """Return the resource in another group, or another one to which clients connect."""
+    if not resource.subresource:
+        return resource._replace(group=_FOREIGN)
+    other, kind = next(
+        pair for pair in CONNECTED.items() if pair[0] != resource.subresource
+    )
+    return resource._replace(plural=f"{_PODS}/{other}", kind=kind)
 
 
 def _in_its_scope(resource: Resource, identity: tuple[str, str]) -> tuple[str, str]:
@@ -316,7 +356,11 @@ def _review(
     name, namespace = identity
     changed, old = pair
 
+    plural, _, connected = resource.plural.partition("/")
+
     def finished(given: Json) -> Json:
+        if connected:
+            return {**given, "apiVersion": group_version, "kind": resource.kind}
         made = dict(given["metadata"])
         made["generateName" if is_generated else "name"] = name
         if namespace and resource.kind != _NAMESPACE:
@@ -327,17 +371,17 @@ def _review(
     request: Json = {
         "uid": "u",
         "kind": {"group": group, "version": version, "kind": resource.kind},
-        "resource": {"group": group, "version": version, "resource": resource.plural},
+        "resource": {"group": group, "version": version, "resource": plural},
         "name": "" if is_generated else name,
         "namespace": namespace,
         "operation": verb,
         "userInfo": {"username": "ann", "groups": ["system:authenticated"]},
         "object": None if verb == "DELETE" else finished(changed),
-        "oldObject": None if verb == "CREATE" else finished(old),
+        "oldObject": None if verb in ("CREATE", CONNECT) else finished(old),
         "options": None,
     }
-    if subresource:
-        request["subResource"] = subresource
+    if subresource or connected:
+        request["subResource"] = subresource or connected
     review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

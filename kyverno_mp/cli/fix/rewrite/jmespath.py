@@ -57,6 +57,8 @@ def _value(node: nodes.Node, names: Names, current: Value | None = None) -> Valu
             return _below(_value(left, names, current), right, names)
         case nodes.Pipe(left, right):
             return _value(right, names, _value(left, names, current))
+        case nodes.IndexExpression(left, nodes.Index(position)):
+            return _at(_value(left, names, current), position)
         case nodes.Or(left, right):
             return _or(_value(left, names, current), _value(right, names, current))
         case nodes.Function(name, arguments) if name is not None:
@@ -120,6 +122,13 @@ def _below(left: Value, right: nodes.Node, names: Names) -> Value:
     if isinstance(right, nodes.MultiSelectList) and isinstance(left, Typed):
         return _together(left, right)
     return _value(right, names, left)
+
+
+def _at(value: Value, position: int) -> Value:
+    """Return an element, which is null if only the list is too short."""
+    if not isinstance(value, Typed) or value.kind != "list" or position < 0:
+        raise NotRewritten("JMESPath IndexExpression")
+    return Default(value.at(position), None)
 
 
 def _each(stream: Stream, node: nodes.Function, names: Names) -> Value:

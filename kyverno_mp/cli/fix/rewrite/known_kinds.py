@@ -66,6 +66,13 @@ traefik.io ingressroutes:IngressRoute middlewares:Middleware tlsoptions:TLSOptio
 velero.io backups:Backup restores:Restore schedules:Schedule
 """
 _BUILT_IN: Final = BuiltInKinds()
+CONNECTED: Final = {
+    "attach": "PodAttachOptions",
+    "exec": "PodExecOptions",
+    "portforward": "PodPortForwardOptions",
+}
+"""Subresources of Pods to which clients connect -> the kind of the request's object,
+which has no metadata."""
 
 
 def resources_of_kind(selector: KindSelector) -> list[ApiResource]:

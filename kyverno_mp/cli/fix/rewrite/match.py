@@ -8,7 +8,7 @@ Source: docs/behaviour/engine 1; docs/behaviour/cel 3.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.cli.fix.rewrite.known_kinds import resources_of_kind
+from kyverno_mp.cli.fix.rewrite.known_kinds import CONNECTED, resources_of_kind
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
     all_of,
@@ -25,17 +25,25 @@ from kyverno_mp.policy.fields.match import (
     ResourceFilter,
 )
 from kyverno_mp.policy.fields.meta import LabelSelector
-from kyverno_mp.values.kubernetes.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _NAMESPACE: Final = "Namespace"
+CONNECT: Final = "CONNECT"
+
+
+_PODS: Final = frozenset(
+    KindSelector(group, version, "Pod", "")
+    for group in ("*", "")
+    for version in ("*", "v1")
+)
 
 
 class Resource(NamedTuple):
-    """A resource of the API server, and its kind.
+    """A resource of the API server, and the kind of the objects in its requests.
 
     ``group``, ``version``: "*" = any; ``home``: the built-in group, used if ``group``
-    is "*".
+    is "*"; ``plural``: with the subresource to which clients connect.
     """
 
     group: str
@@ -43,6 +51,11 @@ class Resource(NamedTuple):
     plural: str
     kind: str
     home: str = ""
+
+    @property
+    def subresource(self) -> str:
+        """The subresource to which clients connect, "" without one."""
+        return self.plural.partition("/")[2]
 
 
 class Matched(NamedTuple):
@@ -61,6 +74,8 @@ def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
     match = matched_by(filters_of(rule.match, "match"), default, root, rule.match)
     if rule.exclude is None:
         return match
+    if CONNECT in match.operations:
+        raise NotRewritten("exclude beside a subresource")
     excluded = excluded_by(rule.exclude, match.operations, root)
     return match._replace(guard=all_of((match.guard, f"!({excluded})")))
 
@@ -75,15 +90,31 @@ def matched_by(
     if not all(given.kinds for given in filters):
         # Such a filter would match all kinds.
         raise NotRewritten("match without kinds")
+    connects = CONNECT in default
     resources = dict.fromkeys(
         resource
         for given in filters
         for text in given.kinds
-        for resource in resources_of_text(text)
+        for resource in resources_of_text(text, connects=connects)
     )
+    if any(resource.subresource for resource in resources):
+        return _connected(filters, tuple(resources))
+    default = [operation for operation in default if operation != CONNECT]
     operations = _operations(filters, default)
     guard = _guard(filters, operations, root, is_all=bool(block.all))
     return Matched(tuple(resources), operations, guard)
+
+
+def _connected(
+    filters: Sequence[ResourceDescription], resources: tuple[Resource, ...]
+) -> Matched:
+    """Return the match of a rule on subresources, whose objects have no metadata."""
+    if not all(resource.subresource for resource in resources):
+        raise NotRewritten("subresources beside other kinds")
+    for one in filters:
+        if one != ResourceDescription(kinds=one.kinds, operations=one.operations):
+            raise NotRewritten("subresources by more than their kinds")
+    return Matched(resources, _operations(filters, (CONNECT,)), "true")
 
 
 def excluded_by(
@@ -177,9 +208,16 @@ def _is_plain(selector: LabelSelector | None) -> bool:
     return is_constant and bool(given) and not selector.match_expressions
 
 
-def resources_of_text(text: str) -> list[Resource]:
-    """Return the resources of a kind as a policy writes it. Raises: NotRewritten."""
+def resources_of_text(text: str, *, connects: bool = False) -> list[Resource]:
+    """Return the resources of a kind as a policy writes it. Raises: NotRewritten.
+
+    ``connects``: the caller rewrites subresources to which clients connect.
+    """
     selector = parse_kind(text)
+    options = CONNECTED.get(selector.subresource) if connects else None
+    if options is not None and selector._replace(subresource="") in _PODS:
+        plural = f"pods/{selector.subresource}"
+        return [Resource(selector.group, selector.version, plural, options)]
     if contains_wildcard(selector.kind) or selector.subresource:
         raise NotRewritten(f"kind {text}")
     # KYVERNO: a kind without a group matches the kinds of that name in all groups.

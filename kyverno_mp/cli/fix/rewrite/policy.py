@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.cli.fix.rewrite.cel import pod_variables
-from kyverno_mp.cli.fix.rewrite.match import Resource, kinds_clause
+from kyverno_mp.cli.fix.rewrite.match import CONNECT, Resource, kinds_clause
 from kyverno_mp.cli.fix.rewrite.mutate import (
     Change,
     changes_of,
@@ -28,7 +28,7 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
     all_of,
     bracketed,
-    is_negation,
+    negated,
 )
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
@@ -220,7 +220,7 @@ def _resource_rules(checks: Sequence[Check | Change]) -> list[Json]:
     """Return a resource rule for each group and version, with all operations."""
     operations = [
         one
-        for one in ("CREATE", "UPDATE", "DELETE", "CONNECT")
+        for one in ("CREATE", "UPDATE", "DELETE", CONNECT)
         if any(one in check.matched.operations for check in checks)
     ]
     found: dict[tuple[str, str], list[str]] = {}
@@ -248,10 +248,14 @@ def _guards(check: Check, checks: Sequence[Check]) -> tuple[str, ...]:
     every = {resource for other in checks for resource in other.matched.resources}
     others = every - set(check.matched.resources)
     kinds = _kinds_of(check.matched.resources)
+    if len({bool(resource.subresource) for resource in every}) > 1:
+        raise NotRewritten("rules on subresources beside other rules")
     if kinds & _kinds_of(others):
         raise NotRewritten("kinds of one name in several groups or versions")
     # Another group may use the resource name for another kind.
-    if others or any(one.group == "*" for one in check.matched.resources):
+    if others or any(
+        one.group == "*" and not one.subresource for one in check.matched.resources
+    ):
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
         root = RESOURCE if reviews_deletions else "object"
         guards.insert(0, kinds_clause(kinds, root))
@@ -293,11 +297,7 @@ def _validation(check: Check, checks: Sequence[Check]) -> Json:
         body = f"{bracketed(precondition)} ? {bracketed(body)} : true"
     clauses = [body]
     if check.allows_existing:
-        violated = (
-            check.old_body[1:]
-            if is_negation(check.old_body)
-            else f"!({check.old_body})"
-        )
+        violated = negated(check.old_body)
         existing = all_of(("request.operation == 'UPDATE'", check.old_guard, violated))
         if check.is_sure:
             clauses.append(existing)

@@ -22,10 +22,17 @@ from kyverno_mp.values.jsonvalue import Json
 CLUSTER: Final = "\0cluster"
 """First part of the paths of what the rule reads in the cluster; then the name of the
 context entry, and the path in the answer."""
+REQUEST: Final = "\0request"
+"""First part of the paths of the request's own name and namespace."""
 _Names = Mapping[str, frozenset[Path]]
 _VARIABLE: Final = re.compile(r"\{\{[^{}]*\}\}")
 _ROOT: Final[frozenset[Path]] = frozenset({()})
-_ROOTS: Final[_Names] = {"request.object": _ROOT, "request.oldObject": _ROOT}
+_ROOTS: Final[_Names] = {
+    "request.object": _ROOT,
+    "request.oldObject": _ROOT,
+    "request.name": frozenset({(REQUEST, "name")}),
+    "request.namespace": frozenset({(REQUEST, "namespace")}),
+}
 _NOTHING: Final[frozenset[Path]] = frozenset()
 
 
@@ -76,7 +83,9 @@ class _Reader:
                 self.compared += [(path, value) for path in paths]
                 return _NOTHING
             case nodes.Flatten(left) | nodes.IndexExpression(left, _):
-                return frozenset((*path, 0) for path in self._paths(left, current))
+                position = _position(node)
+                lists = self._paths(left, current)
+                return frozenset((*path, position) for path in lists)
             case nodes.Subexpression(left, right) | nodes.Pipe(left, right):
                 return self._paths(right, self._paths(left, current))
             case nodes.Projection(nodes.Flatten() as left, right):
@@ -90,6 +99,14 @@ class _Reader:
                 return self._paths(right, inner)
         parts = [self._paths(one, current) for one in nodes.children_of(node)]
         return frozenset().union(*parts)
+
+
+def _position(node: nodes.Node) -> int:
+    """Return the position of the element that a node selects in a list, 0 for many."""
+    match node:
+        case nodes.IndexExpression(_, nodes.Index(position)):
+            return max(position, 0)
+    return 0
 
 
 def query_places(rule: Rule) -> Iterator[tuple[Path, Json]]:

@@ -23,7 +23,7 @@ from kyverno_mp.cli.fix.rewrite.cluster_reads import read_variables
 from kyverno_mp.cli.fix.rewrite.conditions import conditions_of, has_variables
 from kyverno_mp.cli.fix.rewrite.deny import conditions_expression
 from kyverno_mp.cli.fix.rewrite.foreach import foreach_test
-from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, matched
+from kyverno_mp.cli.fix.rewrite.match import CONNECT, Matched, Resource, matched
 from kyverno_mp.cli.fix.rewrite.messages import message_of
 from kyverno_mp.cli.fix.rewrite.query_values import Code, Names, Value
 from kyverno_mp.cli.fix.rewrite.skipping import patterns_expression
@@ -38,7 +38,8 @@ from kyverno_mp.values.jsonvalue import Json
 RESOURCE: Final = "variables.resource"
 _PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
 _DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
-"""Without CONNECT, which applies only to subresources."""
+_CONNECTS: Final = f"request.operation == '{CONNECT}'"
+"""A condition that holds for all requests to which a rule on subresources applies."""
 _POD_PARTS: Final = frozenset({"spec", "metadata"})
 _KEY: Final = re.compile(r"[=^<X+]?\(?(\w+)\)?")
 _OBJECT: Final = "request.object."
@@ -169,6 +170,8 @@ def _match(rule: Rule, validate: Validation) -> tuple[Matched, str]:
     denies = validate.deny is not None or validate.cel is not None
     is_deletion_seen = denies or _can_fail(rule)
     operations = _DENY_OPERATIONS if is_deletion_seen else _PATTERN_OPERATIONS
+    if validate.deny is not None:
+        operations = (*operations, CONNECT)
     match = matched(rule, operations, "object")
     if "DELETE" not in match.operations:
         return match, "object"
@@ -196,7 +199,8 @@ def _check(
     preconditions: tuple[NamedExpression, ...] = ()
     if rule.preconditions:
         text = guarded_conditions(rule.preconditions, names, roots.whole)
-        preconditions = (NamedExpression(name="preconditions", expression=text),)
+        if match.operations != (CONNECT,) or text != _CONNECTS:
+            preconditions = (NamedExpression(name="preconditions", expression=text),)
     body = _body(validate, names, roots)
     if "DELETE" in match.operations and validate.deny is None:
         # KYVERNO: a pattern does not judge deletions, but the preconditions can fail.

@@ -23,6 +23,8 @@ _RESERVED: Final = frozenset(
 """Words that CEL does not allow as field names."""
 _TEXT: Final = re.compile(r"(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*+'")
 """A raw text, or one with escapes."""
+_COMPARISON: Final = re.compile(r"([\w.?()'\[\]]++) ([=!]=) ([\w.-]++|'[^'\\]*+')")
+_OPPOSITE: Final = {"==": "!=", "!=": "=="}
 _END: Final = (")", 0)
 _OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
@@ -98,9 +100,10 @@ def all_of(clauses: Iterable[str]) -> str:
 
 def negated(clause: str) -> str:
     """Return the negation of the clause."""
-    comparison = re.fullmatch(r"([\w.]+|size\([\w.]+\)) == ([\w.-]+|'[^'\\]*')", clause)
+    comparison = _COMPARISON.fullmatch(clause)
     if comparison:
-        return f"{comparison[1]} != {comparison[2]}"
+        left, sign, right = comparison.groups()
+        return f"{left} {_OPPOSITE[sign]} {right}"
     if is_negation(clause):
         return clause[2:-1]
     if clause.startswith("!") and is_member(clause[1:]):

@@ -16,7 +16,8 @@ from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.texts import field as selected
 from kyverno_mp.cli.fix.rewrite.texts import literal
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.typed.schema import Atom, built_in
+from kyverno_mp.values.typed.schema import Atom, MapType, Schemas
+from kyverno_mp.values.typed.schema import built_in as stored_types
 
 _PRESENT: Final = frozenset(
     {"metadata", "spec", "template", "jobTemplate", "containers", "verbs"}
@@ -63,6 +64,19 @@ _SCALARS: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+_STREAMS: Final = {
+    "apiVersion": "s",
+    "kind": "s",
+    **dict.fromkeys(("stdin", "stdout", "stderr", "tty"), "b"),
+    "container": "s",
+}
+_OPTIONS: Final = {
+    "PodAttachOptions": _STREAMS,
+    "PodExecOptions": {**_STREAMS, "command": "[]s"},
+    "PodPortForwardOptions": {"apiVersion": "s", "kind": "s", "ports": "[]n"},
+}
+"""Kinds of requests for connections, which no OpenAPI document has -> their fields.
+Source: k8s.io/api core/v1 types.go."""
 _SINGULAR: Final = {
     "containers": "container",
     "initContainers": "container",
@@ -121,6 +135,13 @@ class Typed(NamedTuple):
         maybe = f"{holder}.?{key}" if is_word else f"{holder}[?{literal(key)}]"
         return Typed(plain, maybe, notations, key in _NAMES)
 
+    def at(self, position: int) -> "Typed":
+        """Return the element of a list at a position, if the list is present."""
+        lists = [built_in().atom(notation).list for notation in self.notations]
+        found = ["" if one is None else one.items for one in lists]
+        plain = f"{self.plain}[{position}]"
+        return Typed(plain, f"{self.plain}[?{position}]", _known(found))
+
     def element(self, name: str) -> "Typed":
         """Return an element of a list, which is bound to a name."""
         lists = [built_in().atom(notation).list for notation in self.notations]
@@ -130,6 +151,15 @@ class Typed(NamedTuple):
     def default(self, value: str) -> str:
         """Return an expression with a default for a missing value."""
         return f"{self.maybe}.orValue({value})" if self.maybe else self.plain
+
+
+@cache
+def built_in() -> Schemas:
+    """Return the types of the objects in requests for built-in kinds."""
+    return stored_types().extended(
+        {("v1", kind): f"={kind}" for kind in _OPTIONS},
+        {kind: MapType(fields) for kind, fields in _OPTIONS.items()},
+    )
 
 
 def name_for(plain: str, other: str) -> str:

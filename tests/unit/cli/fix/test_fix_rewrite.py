@@ -495,7 +495,7 @@ def test_a_condition_on_a_field_of_a_list() -> None:
     ("name", "old", "new"),
     [
         ("deny AnyIn", ".matches('[*?]')", ".matches('[+]')"),
-        ("deny Equals", "== 'NodePort'", "!= 'NodePort'"),
+        ("deny Equals", "!= 'NodePort'", "== 'NodePort'"),
         ("foreach", "'x'", "'y'"),
         ("lists", ".all(", ".exists("),
         ("autogen", "variables.oldPod", "variables.pod"),
@@ -773,6 +773,9 @@ def test_differing_rewrite_is_withheld(
     ("clause", "negation"),
     [
         ("a == '('", "a != '('"),
+        ("a[?1].orValue('') == 'b'", "a[?1].orValue('') != 'b'"),
+        ("a.b != 'b'", "a.b == 'b'"),
+        ("a.b('x == y') == 'b'", "!(a.b('x == y') == 'b')"),
         ("!(a || b)", "a || b"),
         ("!a.exists(x, x == ') ')", "a.exists(x, x == ') ')"),
         (r"!a.exists(x, x == '\\')", r"a.exists(x, x == '\\')"),
