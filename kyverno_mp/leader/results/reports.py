@@ -49,6 +49,10 @@ class _Report:
     version: str = ""
     results: Results = field(default_factory=Results)
 
+    def empty(self) -> None:
+        """Note that it does not exist any more; its turn stays."""
+        self.version, self.results = "", Results(self.results.turn)
+
 
 class EphemeralPair:
     """The two reports; use it from one thread only."""
@@ -86,8 +90,11 @@ class EphemeralPair:
         for _ in range(_RACES_MAX):
             try:
                 return self._store(results)
-            except (KubeConflict, KubeNotFound):
-                # The pool has merged a report, or another replica has changed one.
+            except KubeNotFound:
+                # The pool has merged and deleted it.
+                self._pair[self._current].empty()
+            except KubeConflict:
+                # The pool has merged a part, or another replica has changed one.
                 self._read_both()
         return self._store(results)
 
