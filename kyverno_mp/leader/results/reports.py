@@ -87,15 +87,19 @@ class EphemeralPair:
         """
         if not self._is_known:
             self._read_both()
-        for _ in range(_RACES_MAX):
+        for race in range(_RACES_MAX):
+            current = self._pair[self._current]
             try:
                 return self._store(results)
             except KubeNotFound:
                 # The pool has merged and deleted it.
-                self._pair[self._current].empty()
+                current.empty()
             except KubeConflict:
-                # The pool has merged a part, or another replica has changed one.
-                self._read_both()
+                # The pool has merged a part, or else another replica writes them, too.
+                if race:
+                    self._read_both()
+                else:
+                    self._read(current)
         return self._store(results)
 
     def _store(self, results: Results) -> int:
