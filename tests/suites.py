@@ -86,7 +86,11 @@ _RUNS_PODS: Final = (
 )
 """They need the permission to add a route, and one process, as all share the routes."""
 _CASES: Final = "tests/e2e/test_chainsaw_cases.py"
-_DAILY: Final = ("tests/e2e/pods/test_day.py", "tests/e2e/pods/test_takeover.py")
+_DAILY: Final = (
+    "tests/e2e/pods/test_day.py",
+    "tests/e2e/pods/test_hand_over.py",
+    "tests/e2e/pods/test_takeover.py",
+)
 """Not in a suite: ``tox -e living`` and ``tox -e takeover`` run them."""
 
 SUITES: Final = (

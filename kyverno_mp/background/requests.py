@@ -169,31 +169,28 @@ class Requests:
             tasks = dict(lane.tasks)
             names = list(lane.requests)
         calls = [partial(self._run_task, key, *task) for task in tasks.values()]
-        calls += [partial(self._isolated, request) for request in self._in_order(names)]
-        later: list[float] = []
+        calls += [partial(self._isolated, name) for name in self._in_order(names)]
+        pauses_s: list[float | None] = []
         refused: DependencyError | None = None
         for call in calls:
             try:
-                pause_s = call()
+                pauses_s.append(call())
             except DependencyError as error:
                 refused = refused or error
-                continue
-            if pause_s is not None:
-                later.append(pause_s)
         with self._lock:
             self._tidy(key)
-            for name in names:
-                if name not in self._lane_of:
-                    # It was deleted while it was processed.
-                    self._forget(name)
+            # Some were deleted while they were processed.
+            for name in set(names) - self._lane_of.keys():
+                self._forget(name)
         if refused is not None:
             raise refused
-        return Result(after_s=min(later) if later else None)
+        later = (pause_s for pause_s in pauses_s if pause_s is not None)
+        return Result(after_s=min(later, default=None))
 
-    def _in_order(self, names: Iterable[Key]) -> list[StoredRequest]:
+    def _in_order(self, names: Iterable[Key]) -> list[Key]:
         assert self.informer is not None
-        requests = filter(None, map(self.informer.get, names))
-        return sorted(requests, key=lambda r: number_of(r.metadata.resource_version))
+        version = self.informer.version_of
+        return sorted(names, key=lambda name: number_of(version(name)))
 
     def _run_task(self, lane: str, task: Task, pace: Pace) -> float | None:
         """Run a task of a policy event if it is due; return the pause until it is."""
@@ -244,8 +241,11 @@ class Requests:
             extra=fields(policy=task.policy, rule=task.rule, trigger=task.trigger.key),
         )
 
-    def _isolated(self, request: StoredRequest) -> float | None:
-        """Process a request; an unexpected error only fails this request."""
+    def _isolated(self, key: Key) -> float | None:
+        """Process a request unless it is gone; an unexpected error only fails it."""
+        request = self.informer.get(key) if self.informer else None
+        if request is None:
+            return None
         try:
             return self._request(request)
         except (DependencyError, LeaseLost):

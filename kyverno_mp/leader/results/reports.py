@@ -49,6 +49,10 @@ class _Report:
     version: str = ""
     results: Results = field(default_factory=Results)
 
+    def empty(self) -> None:
+        """Note that it does not exist any more; its turn stays."""
+        self.version, self.results = "", Results(self.results.turn)
+
 
 class EphemeralPair:
     """The two reports; use it from one thread only."""
@@ -83,12 +87,19 @@ class EphemeralPair:
         """
         if not self._is_known:
             self._read_both()
-        for _ in range(_RACES_MAX):
+        for race in range(_RACES_MAX):
+            current = self._pair[self._current]
             try:
                 return self._store(results)
-            except (KubeConflict, KubeNotFound):
-                # The pool has merged a report, or another replica has changed one.
-                self._read_both()
+            except KubeNotFound:
+                # The pool has merged and deleted it.
+                current.empty()
+            except KubeConflict:
+                # The pool has merged a part, or else another replica writes them, too.
+                if race:
+                    self._read_both()
+                else:
+                    self._read(current)
         return self._store(results)
 
     def _store(self, results: Results) -> int:

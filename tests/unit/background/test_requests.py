@@ -139,6 +139,30 @@ def test_request_deleted_while_it_is_processed(api: FakeApi) -> None:
             assert not known
 
 
+def test_request_deleted_before_its_turn(api: FakeApi) -> None:
+    """It would be processed once more, because its progress is forgotten."""
+    late = rule("late", data=_DATA)
+    late["generate"]["name"] = "late"
+    policy(api, rule(data=_DATA), late)
+    with term(api) as one:
+        one.settle()
+
+        def delete(method: str, path: str) -> None:
+            if method == "POST" and path.startswith("/api/v1/namespaces/a/configmaps"):
+                api.on_request = lambda _method, _path: None
+                api.remove(f"{REQUESTS}/late")
+                one.catch_up()
+
+        api.on_request = delete
+        secret = trigger(api)
+        request(api, secret)
+        request(api, secret, name="late", rules=("late",))
+        one.settle()
+        assert stored(api, _OUT)
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/late") is None
+        assert not one.background.requests._progress
+
+
 def test_last_attempt(api: FakeApi) -> None:
     """A request that always fails is retried at growing intervals, then deleted."""
     policy(api, rule(clone={"namespace": "b", "name": "absent"}))

@@ -182,7 +182,8 @@ def test_modules_of_pods_run_in_their_own_suite_only() -> None:
         if part.startswith("--ignore=")
     }
     paths = {part for part in pods.command if part.startswith("tests/")}
-    daily = {"tests/e2e/pods/test_day.py", "tests/e2e/pods/test_takeover.py"}
+    names = ("day", "hand_over", "takeover")
+    daily = {f"tests/e2e/pods/test_{name}.py" for name in names}
     assert ignored == {*paths, *daily, "tests/e2e/test_chainsaw_cases.py"}
     tox = (ROOT / "tox.ini").read_text()
     assert all(path in tox for path in daily), "they run daily"

@@ -124,6 +124,36 @@ def test_merged_results_do_not_return(world: World) -> None:
     assert set(world.told()) == {("z", "r"), ("w", "r")}
 
 
+def test_a_merged_report_is_not_read_again(world: World) -> None:
+    """It costs one rejected update, which nothing but the API server could avoid."""
+    world.answer("x")
+    assert world.write()
+    (report,) = world.stored()
+    for number in range(3):
+        world.api.remove(f"{REPORTS}/{report['metadata']['name']}")
+        before = world.api.count(".")
+        world.answer(f"y{number}")
+        assert world.write()
+        assert world.api.count(".") - before == 2
+        assert set(world.told()) == {(f"y{number}", "r")}
+
+
+def test_a_report_in_which_results_wait_costs_three_calls(world: World) -> None:
+    """It is read because the holder has changed it; the other one does not exist."""
+    world.answer("x")
+    assert world.write()
+    (report,) = world.stored()
+    name = report["metadata"]["name"]
+    for number in range(3):
+        (report,) = world.stored()
+        world.api.put(f"{REPORTS}/{name}", **report)
+        before = world.api.count(".")
+        world.answer(f"y{number}")
+        assert world.write()
+        assert world.api.count(".") - before == 3
+    assert set(world.told()) == {(name, "r") for name in ("x", "y0", "y1", "y2")}
+
+
 def test_killed_leader_resumes(world: World) -> None:
     world.answer("x")
     assert world.write()
