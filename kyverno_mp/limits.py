@@ -243,9 +243,9 @@ SIGHUP is obeyed at its end."""
 
 FIRST_PUBLICATION_S = 20.0
 """A new leader compiles all policies before it publishes any, because a partial set
-would allow what the missing policies forbid. It stops waiting after this time, because
-a few tenants with hundreds of expensive policies could otherwise delay all other
-policies."""
+would allow what the missing policies forbid. After this time it waits only for those of
+the cluster, because a few tenants with hundreds of expensive policies could otherwise
+delay all other policies."""
 
 COMPILED_KEPT_STEPS_MIN = 5_000
 """Policies that took at least this many steps, 20 milliseconds, are kept compiled for

@@ -2,13 +2,16 @@
 
 The same 17 policies evaluate the same Pod while other policies exist: for other kinds,
 or for Pods of other namespaces, one namespace per policy. The figures are latency and
-CPU time per review, the compile time of the policies, a worker's memory, and the time
-until a changed policy is in force in every worker under load.
+CPU time per review, the compile time of the policies, a worker's memory, the time
+until a changed policy is in force in every worker under load, and what a service takes
+until it is ready: seconds, CPU seconds of all processes, memory of all processes.
 
     python perf/scale.py [--others N ...] [--short] [--check] [--json FILE]
+    python perf/scale.py --ready 10000
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -21,11 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 # Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
+from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from perf.reviews import REVIEWS
@@ -39,6 +45,7 @@ from perf.servers import (
     load,
     memory_of,
     missing_tools,
+    roles_of,
     write_result,
 )
 
@@ -62,9 +69,27 @@ class Row:
     snapshot_mb: float
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a service with other policies takes until it is ready."""
+
+    variant: str
+    others: int
+    ready_s: float
+    cpu_s: float
+    """Of all processes, those that have ended included."""
+    pss_mb: float
+    """Of all processes together, at the end."""
+    most_pss_mb: float
+    waiting: int
+    """Policies that were not in force yet, although the service was ready."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the measurement; 0 = fine, 1 = a threshold is missed, 2 = cannot measure."""
     args = parse(arguments)
+    if args.ready:
+        return measure_starts(args)
     missing = missing_tools()
     if missing:
         print(f"{missing}; nothing measured")
@@ -103,6 +128,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--changed", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument(
+        "--ready", type=int, nargs="+", help="only starts, with N others"
+    )
+    parser.add_argument("--ready-cpu-ms-max", type=float, default=5.0, help="a policy")
+    parser.add_argument("--ready-pss-mb-max", type=float, default=400.0)
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument("--short", action="store_true", help="10 and 1,000, 2 rounds")
     parser.add_argument("--check", action="store_true", help="fail above thresholds")
@@ -193,6 +223,78 @@ def measure(args: argparse.Namespace, variant: str) -> Iterator[Row]:
                 rounds[others].append(run(server, body, seconds=args.seconds))
         for others, server in servers.items():
             yield summarise(variant, others, server, rounds[others])
+
+
+def measure_starts(args: argparse.Namespace) -> int:
+    """Print what each start takes; 1 if ``check`` and a threshold is missed."""
+    starts = [start(args, others, v) for others in args.ready for v in _VARIANTS]
+    print(
+        f"{'others':<12}{'number':>8}{'ready s':>9}{'CPU s':>8}{'PSS MiB':>9}"
+        f"{'most':>7}{'waiting':>9}"
+    )
+    for each in starts:
+        print(
+            f"{each.variant:<12}{each.others:>8}{each.ready_s:>9.1f}{each.cpu_s:>8.1f}"
+            f"{each.pss_mb:>9.0f}{each.most_pss_mb:>7.0f}{each.waiting:>9}"
+        )
+    write_result("ready", {"starts": [asdict(each) for each in starts]}, args.json)
+    missed = [
+        each
+        for each in starts
+        if each.cpu_s > 1 + args.ready_cpu_ms_max * each.others / 1000
+        or each.most_pss_mb > args.ready_pss_mb_max
+        or each.waiting
+    ]
+    return 1 if args.check and missed else 0
+
+
+def start(args: argparse.Namespace, others: int, variant: str) -> Start:
+    """Start a service on all cores; return what it took until it was ready."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        policies = fill(root, args.policies, others, variant)
+        body = root / "review.json"
+        body.write_bytes(json.dumps(REVIEWS["allowed"][0]).encode())
+        begun_s = time.monotonic()
+        server = stack.enter_context(kyverno_mp(policies, root, core=None))
+        memory = _Memory(server)
+        memory.start()
+        ask(server.port, body)
+        ready_s = time.monotonic() - begun_s
+        memory.stop()
+        times = [psutil.Process(pid).cpu_times() for pid in roles_of(server)]
+        status = StatusReader(root / "run").read()
+        return Start(
+            variant=variant,
+            others=others,
+            ready_s=ready_s,
+            cpu_s=sum(sum(each[:4]) for each in times),
+            pss_mb=sum(each.pss_mb for each in memory_of(server)),
+            most_pss_mb=memory.most_mb,
+            waiting=len(list(policies.iterdir())) - len(status.policies),
+        )
+
+
+class _Memory(threading.Thread):
+    """Follows the memory of all processes of a server while it starts."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._ended = threading.Event()
+        self.most_mb = 0.0
+
+    def run(self) -> None:
+        """Look every second: a look costs CPU time, which the server then lacks."""
+        while not self._ended.wait(1.0):
+            with contextlib.suppress(psutil.Error):
+                total_mb = sum(each.pss_mb for each in memory_of(self._server))
+                self.most_mb = max(self.most_mb, total_mb)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self.join()
 
 
 def run(server: Server, body: Path, *, seconds: float, connections: int = 1) -> Round:

@@ -47,6 +47,7 @@ from kyverno_mp.policy.fields.validation import (
 )
 
 _NO_VALIDATION: Final = Validation()
+_VALIDATES: Final = ("validate",)
 
 
 def compile_policy(
@@ -131,6 +132,8 @@ def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
     validating = [
         each for each in rules_of_kinds(document) if "validate" in each.rule.types()
     ]
+    if all(rule.types() == _VALIDATES for rule in document.spec.rules):
+        return validating  # so do the rules that autogen adds
     other_rules = [r for r in expand(document) if "validate" not in r.types()]
     return [*validating, *map(RuleOfKinds, other_rules)]
 

@@ -53,6 +53,8 @@ _Values: TypeAlias = tuple[tuple[int, str], ...]
 """(dimension, value) pairs; if the criterion matches, so does one of the pairs."""
 _NO_CRITERION: _Values = ((BY_NOTHING, ""),)
 _COARSEST = 100
+_ANY_RESOURCE = FilterIR()
+"""The record of a filter without criteria."""
 _WILDCARD = re.compile(r"[*?]")
 _PREFIX_OF = {
     BY_NAMESPACE: BY_NAMESPACE_PREFIX,
@@ -109,9 +111,10 @@ def index_rule(policy: PolicyIR, rule: RuleIR) -> tuple[IndexEntryIR, ...]:
 
 
 def _match_entries(match: MatchIR, gate: str) -> list[IndexEntryIR]:
-    if any(f == FilterIR() for f in match.filters) and match.mode == "all":
+    limiting = [record for record in match.filters if record != _ANY_RESOURCE]
+    if len(limiting) < len(match.filters) and match.mode == "all":
         return []
-    ranked = [_rank_filter(f, gate) for f in match.filters if f != FilterIR()]
+    ranked = [_rank_filter(record, gate) for record in limiting]
     if not ranked:
         return []
     if match.mode == "all":
@@ -213,7 +216,7 @@ def _only_criterion(record: FilterIR) -> _Values:
         )
     ]
     if (
-        record == FilterIR()
+        record == _ANY_RESOURCE
         or sum(presence) > 1
         or (record.name and record.names)
         or record.annotations

@@ -49,6 +49,20 @@ _NEGATIVE: Final = frozenset({"NotEquals", "NotEqual", "NotIn", "AnyNotIn", "All
 _READING: Final = RecordSearch(
     Assertion, Condition, ForEachIR, Ident, Lookup, Rescanned, VariableEntryIR
 )
+_READERS: Final = frozenset(
+    {
+        Assertion,
+        Condition,
+        Document,
+        ForEachIR,
+        Ident,
+        Lookup,
+        Rescanned,
+        Variable,
+        VariableEntryIR,
+    }
+)
+"""The records that are more than what they contain. PERF: most others are tuples."""
 _ELSE, _ROOT, _REVIEW = range(3)
 """Value at the end of a query: any other value, the whole context, ``request``."""
 
@@ -64,10 +78,14 @@ def reads_review(rule: RuleIR) -> bool:
     if rule.exclude is not None and _limits_to_review(rule.exclude, matching=False):
         return True
     try:
-        for part in (rule.context, rule.preconditions, rule.validate, rule.exceptions):
-            _check(part)
-        _check(rule.report_properties)
-        _check(rule.cel_preconditions)
+        _check(
+            rule.context,
+            rule.preconditions,
+            rule.validate,
+            rule.exceptions,
+            rule.report_properties,
+            rule.cel_preconditions,
+        )
     except _ReadsReview:
         return True
     return False
@@ -104,13 +122,15 @@ def _names_review(resource_filter: FilterIR, *, matching: bool) -> bool:
     return updates and not creates if matching else creates and not updates
 
 
-def _check(record: Any) -> None:
+def _check(*records: Any) -> None:
     """Raise _ReadsReview if any expression in a record reads the review."""
-    waiting = [record]
+    waiting = [record for record in records if record]
     while waiting:
         value = waiting.pop()
         kind = type(value)
-        if kind is Condition and _is_neutral(value):
+        if kind not in _READERS:
+            waiting += _READING.parts(value)
+        elif kind is Condition and _is_neutral(value):
             _check_text(value.message)
         elif kind is Ident:
             if value.name in _CEL_REVIEW:

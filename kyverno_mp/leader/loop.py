@@ -189,6 +189,10 @@ class Leader:
 
     def _is_late(self, began_s: float) -> bool:
         """Return whether to publish an incomplete set, so that its policies apply."""
+        # SAFETY: a pod that is ready allows what a missing policy forbids. Policies of
+        # tenants may be late, so that theirs cannot delay everybody's.
+        if self._policy_set.awaits_cluster_wide:
+            return False
         if time.monotonic() - began_s < FIRST_PUBLICATION_S:
             return False
         _log.error(

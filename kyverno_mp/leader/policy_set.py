@@ -25,6 +25,8 @@ class PolicySet:
     """The problems that concern whole files."""
     waiting: int = 0
     """Policies that wait for compilation in the next update."""
+    awaits_cluster_wide: bool = False
+    """Whether a cluster-wide policy is one of them."""
     cel: Mapping[str, tuple[EncodedPolicy, ...]] = field(default_factory=dict)
     """The policies in CEL, by the name of their segment."""
     missed: frozenset[Key] = frozenset()

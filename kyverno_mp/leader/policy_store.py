@@ -172,7 +172,8 @@ class PolicyStore:
             problems=tuple(problems),
             unread=(*self._file_problems.values(), *left_out(outlines)),
             changes=tuple(changes_made),
-            waiting=waiting,
+            waiting=len(waiting),
+            awaits_cluster_wide=any(not document.key[1] for document in waiting),
             missed=frozenset(key for key, limit in limited.items() if limit.is_missed),
         )
 
@@ -274,7 +275,8 @@ class PolicyStore:
 
     def _compile_due(
         self, documents: Mapping[Key, StoredDocument], out_of_time: Callable[[], bool]
-    ) -> tuple[list[tuple[str, PolicyStatus]], int]:
+    ) -> tuple[list[tuple[str, PolicyStatus]], list[StoredDocument]]:
+        """Compile what changed; return the changes, and what has to wait."""
         removed = [key for key in self._entries if key not in documents]
         changes = [("deleted", self._entries.pop(key).status) for key in removed]
         self._update_locations(documents)
@@ -283,14 +285,14 @@ class PolicyStore:
         due.sort(key=lambda doc: (doc.key[1] != "", len(doc.packed), doc.key))
         for count, document in enumerate(due):
             if count and out_of_time():
-                return changes, len(due) - count
+                return changes, due[count:]
             earlier = self._entries.get(document.key)
             entry = self._build(document)
             self._entries[document.key] = entry
             if earlier is None or earlier.digest != document.digest:
                 changes.append(("updated" if earlier else "created", entry.status))
             self._on_progress()
-        return changes, 0
+        return changes, []
 
     def _update_locations(self, documents: Mapping[Key, StoredDocument]) -> None:
         """Update the file and line of unchanged documents that moved."""

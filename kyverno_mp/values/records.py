@@ -11,7 +11,7 @@ with a segmentation fault. A module therefore creates its records and decoders w
 is imported, where only one thread runs; tests/unit/test_tidy_records.py checks this.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import (
@@ -82,6 +82,24 @@ class RecordSearch:
             dict: dict.values,
         }
         self._skipped: set[type] = set(_SCALARS)
+
+    def all_in(self, record: Any) -> Iterator[Any]:
+        """Yield a record, and what is in it at any depth that may lead to one.
+
+        Cost: linear in the fields and items of what may lead to one.
+        """
+        parts_of, skipped = self._parts, self._skipped
+        waiting = [record]
+        while waiting:
+            value = waiting.pop()
+            yield value
+            kind = type(value)
+            parts = parts_of.get(kind)
+            if parts is None:
+                parts = parts_of[kind] = self._parts_of(kind)
+            waiting += [
+                part for part in parts(value) if part and type(part) not in skipped
+            ]
 
     def parts(self, value: Any) -> list[Any]:
         """Return what a record or container contains directly that may lead to one.

@@ -78,9 +78,7 @@ def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> i
     effects of functions in CEL that only one kind of policies has.
     """
     effects = EFFECT_PURE
-    waiting = [record]
-    while waiting:
-        value = waiting.pop()
+    for value in _WITH_EFFECTS.all_in(record):
         kind = type(value)
         if kind is Function:
             effects |= _by_function().get(value.name or "", EFFECT_PURE)
@@ -89,5 +87,4 @@ def effects_of(record: Any, more: Mapping[str, int] = MappingProxyType({})) -> i
             effects |= more.get(value.function, EFFECT_PURE)
         elif kind in _BY_RECORD:
             effects |= _BY_RECORD[kind]
-        waiting += _WITH_EFFECTS.parts(value)
     return effects

@@ -30,7 +30,6 @@ from kyverno_mp.values.kubernetes.selector import check_selector
 
 _FILTER_STEPS: Final = 5
 """Cost of reading, checking and indexing one filter, or one term of a selector."""
-_ABSENT: Final = MatchResources()
 
 
 def build_match(block: MatchResources) -> MatchIR:
@@ -43,7 +42,8 @@ def build_match(block: MatchResources) -> MatchIR:
 
 def build_exclude(block: MatchResources | None) -> MatchIR | None:
     """Return the record of a rule's ``exclude``, or None if it excludes nothing."""
-    block = _ABSENT if block is None else block
+    if block is None:
+        return None
     excluded = _any_or_all(block)
     if excluded is not None:
         return excluded
@@ -80,20 +80,28 @@ def _any_or_all(block: MatchResources | MatchFilters) -> MatchIR | None:
 
 def _filter(entry: ResourceFilter | MatchResources) -> FilterIR:
     """Return the record of one filter: its resources and its user info."""
-    spend(_FILTER_STEPS)
     resources = entry.resources
+    counted = (
+        resources.kinds,
+        resources.names,
+        resources.namespaces,
+        resources.operations,
+        entry.roles,
+        entry.cluster_roles,
+    )
+    spend(_FILTER_STEPS + sum(map(len, counted)))
     return FilterIR(
-        kinds=tuple(_kind(kind) for kind in _counted(resources.kinds)),
+        kinds=tuple([_kind(kind) for kind in resources.kinds]),
         name=resources.name,
-        names=_counted(resources.names),
-        namespaces=_counted(resources.namespaces),
-        annotations=_pairs(resources.annotations or {}),
+        names=resources.names,
+        namespaces=resources.namespaces,
+        annotations=_pairs(resources.annotations) if resources.annotations else (),
         selector=build_selector(resources.selector),
         namespace_selector=build_selector(resources.namespace_selector),
-        operations=_counted(resources.operations),
-        subjects=tuple(_subject(subject) for subject in entry.subjects),
-        roles=_counted(entry.roles),
-        cluster_roles=_counted(entry.cluster_roles),
+        operations=resources.operations,
+        subjects=tuple([_subject(subject) for subject in entry.subjects]),
+        roles=entry.roles,
+        cluster_roles=entry.cluster_roles,
     )
 
 

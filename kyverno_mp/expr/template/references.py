@@ -21,6 +21,8 @@ _REFERENCE: Final = re.compile(r"\A\$\(.[^ ]*\)|[^\\]\$\(.[^ ]*\)")
 _ESCAPED: Final = re.compile(r"\\\$\(.[^ )]*\)")
 _ANCHOR: Final = re.compile(r"([+<=X^])?\((.+)\)\Z")
 _OPERATORS: Final = (">=", "<=", ">", "<", "!")
+_SEPARATOR: Final = "\0"
+"""Between strings that are searched at once; it begins and ends nothing."""
 
 
 _VALUE_STEPS: Final = 1
@@ -38,12 +40,16 @@ def resolve_references(document: Json) -> Json:
 
     Raises: ReferenceFailed; ExpressionInvalid if it is nested too deeply.
     """
+    if type(document) is str and "$(" not in document:
+        # PERF: most documents of a policy are one string without a reference.
+        spend(_VALUE_STEPS + len(document) // _CHARACTERS_A_STEP)
+        return document
     count = references = 0
     for depth, strings in enumerate(texts_by_level(document)):
         if depth > SUBSTITUTION_DEPTH_MAX:
             raise ExpressionInvalid("template.depth", "document is nested too deeply")
         count += len(strings)
-        references += sum(string.count("$(") for string in strings)
+        references += _SEPARATOR.join(strings).count("$(")
     if not references:
         return document
     if references * count > REFERENCES_PRODUCT_MAX:
@@ -77,6 +83,30 @@ def texts_by_level(document: Json) -> Iterator[list[str]]:
         spend(steps)
         yield strings
         level = below
+
+
+def leaves_with_variables(document: Json) -> Iterator[tuple[str, str]]:
+    """Yield every string and key with a variable, and its JSON pointer."""
+    # PERF: most rules have no variable, and pointers cost more than this search.
+    levels = texts_by_level(document)
+    if not any("{{" in _SEPARATOR.join(strings) for strings in levels):
+        return
+    stack: list[tuple[Json, str]] = [(document, "")]
+    while stack:
+        node, pointer = stack.pop()
+        if type(node) is str:
+            yield node, pointer
+            continue
+        spend(_VALUE_STEPS * (1 + len(node)))
+        if type(node) is dict:
+            yield from [(key, pointer) for key in node if "{{" in key]
+        items = node.items() if type(node) is dict else enumerate(node)
+        below = [
+            (item, f"{pointer}/{name}")
+            for name, item in items
+            if (type(item) is str and "{{" in item) or type(item) in (dict, list)
+        ]
+        stack += reversed(below)
 
 
 def _resolve(value: Json, path: str, document: Json) -> Json:

@@ -13,7 +13,7 @@ import msgspec
 from kyverno_mp.policy.checks.rules.conditions import deprecated_operators
 from kyverno_mp.policy.checks.rules.subject import Subject
 from kyverno_mp.policy.documents.cluster_policy import AUTOGEN_ANNOTATION, Rule
-from kyverno_mp.policy.fields.validation import FailureActionOverride
+from kyverno_mp.policy.fields.validation import FailureActionOverride, Validation
 from kyverno_mp.policy.kinds import bare_kind
 
 ACTION: Final = (
@@ -84,12 +84,11 @@ def _subresource_warnings(rule: Rule) -> Iterator[str]:
     body = rule.validate or rule.mutate
     if body is None:
         return
-    raw = body.raw()
-    if rule.validate is not None and "deny" in raw:
-        raw["deny"] = {}
+    if isinstance(body, Validation) and body.deny is not None:
+        body = msgspec.structs.replace(body, deny=None)
     if rule.mutate is not None:
         kinds += [target.kind for target in rule.mutate.targets or ()]
-    encoded = msgspec.json.encode(raw).decode()
+    encoded = msgspec.json.encode(body).decode()
     lowered = " ".join(kinds).lower()
     if "replicas" in encoded and "scale" not in lowered:
         yield (

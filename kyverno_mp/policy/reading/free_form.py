@@ -184,6 +184,8 @@ class _Reader:
         """Read a value like encoding/json, into what an earlier name has left."""
         match shape:
             case _Conditions():
+                if before is None and _is_exact(value):
+                    return value  # PERF: as nearly every policy is written
                 listed = type(value) is list
                 record = _Record(Condition if listed else AnyAllConditions)
                 inner: _Shape = _Many(record) if listed else record
@@ -227,6 +229,20 @@ class _Reader:
                     value[key], fields[name], field_path, read.get(name)
                 )
         return value if read == value else read
+
+
+def _is_exact(conditions: Json) -> bool:
+    """Return whether conditions are any and all with the declared names only."""
+    names = _fields(Condition).keys()
+    return (
+        type(conditions) is dict
+        and conditions.keys() <= _fields(AnyAllConditions).keys()
+        and all(
+            type(listed) is list
+            and all(type(each) is dict and each.keys() <= names for each in listed)
+            for listed in conditions.values()
+        )
+    )
 
 
 @cache

@@ -13,9 +13,14 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded, spend
-from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_CLOCK_CHECKS, COMPILE_STEPS_MAX
+from kyverno_mp.limits import (
+    COMPILE_STEPS_BETWEEN_CLOCK_CHECKS,
+    COMPILE_STEPS_MAX,
+    SUBSTITUTION_DEPTH_MAX,
+)
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from perf.scale import other
 
 STEPS_MAX: Final = 20_000
 CALLS_PER_STEP: Final = 80
@@ -229,6 +234,27 @@ def test_work_is_charged_before_it_is_done(name: str) -> None:
     size = len(json.dumps(raw))
     assert codes == [TOO_COSTLY]
     assert calls <= CALLS_PER_STEP * STEPS_MAX + CALLS_PER_BYTE * size, calls
+
+
+@pytest.mark.parametrize(
+    ("variant", "calls_max"), [("kinds", 1850), ("namespaces", 5200)]
+)
+def test_what_a_policy_costs(variant: str, calls_max: int) -> None:
+    """The first policies of a leader: otherwise a pod with thousands is ready late."""
+    build(other(0, variant), CompileBudget())
+    codes = []
+    calls = calls_of(lambda: codes.append(build(other(1, variant), CompileBudget())))
+    assert codes == [""]
+    assert calls <= calls_max
+
+
+def test_a_rule_without_variables_is_not_too_deep_to_search() -> None:
+    """References are searched in it although it has none, as upstream does."""
+    tree: Any = "a"
+    for _ in range(SUBSTITUTION_DEPTH_MAX + 1):
+        tree = {"a": tree}
+    raw = document_of([rule(mutate={"patchStrategicMerge": tree})])
+    assert build(raw, CompileBudget()) == "template.depth"
 
 
 @pytest.mark.parametrize("name", ["cel, macros", "conditions", "rules", "patches"])

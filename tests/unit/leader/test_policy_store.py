@@ -12,6 +12,7 @@ import yaml
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.index import part_of
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.leader import loop
 from kyverno_mp.leader.compile_cache import (
     CompileCache,
     read_compile_cache,
@@ -24,6 +25,11 @@ from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.queues import pace
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.publish import Publisher
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
 
 
 def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
@@ -424,11 +430,39 @@ def test_late_policies_wait_and_small_ones_come_first() -> None:
     changes = Changes({"x": (policy("z", "Policy") + large + policy("b")).encode()}, ())
     policy_set = shelf.policy_store.update(changes, lambda: True)
     assert (names(policy_set), policy_set.waiting) == (["b"], 2)
+    assert policy_set.awaits_cluster_wide
     policy_set = shelf.policy_store.update(Changes({}, ()), lambda: True)
     assert (names(policy_set), policy_set.waiting) == (["a", "b"], 1)
+    assert not policy_set.awaits_cluster_wide
     policy_set = shelf.policy_store.update(Changes({}, ()), lambda: True)
     assert (names(policy_set), policy_set.waiting) == (["a", "b", "default/z"], 0)
     assert shelf.policy_store.compiled_count == 3
+
+
+def test_a_late_set_is_published_only_with_all_cluster_wide_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a pod that is ready allows what an administrator's policy forbids."""
+    for limit in ("COMPILE_SLICE_S", "COMPILE_FIRST_SLICE_S", "FIRST_PUBLICATION_S"):
+        monkeypatch.setattr(loop, limit, -1.0)
+    monkeypatch.setattr(pace, "_SLICE_S_MAX", -1.0)
+    folder = tmp_path / "policies"
+    for path in (folder, tmp_path / loop.PAGES, tmp_path / loop.SNAPSHOT):
+        path.mkdir(mode=0o700)
+    documents = policy("y", "Policy") + policy("z", "Policy") + policy("a")
+    (folder / "all.yaml").write_text(documents + policy("b"))
+    page = Page.claim(tmp_path / loop.PAGES, "leader")
+    leader = loop.Leader(
+        Settings(policies_dir=str(folder)),
+        tmp_path,
+        Publisher(tmp_path / loop.SNAPSHOT),
+        Recorder(page, 1000),
+    )
+    are_published: list[bool] = []
+    while leader.has_pending or not are_published:
+        leader.step()
+        are_published.append(leader.generation > 0)
+    assert are_published[:2] == [False, True]
 
 
 def test_waiting_policy_keeps_its_last_version_active() -> None:

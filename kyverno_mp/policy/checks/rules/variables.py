@@ -16,16 +16,17 @@ from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.references import (
     ReferenceFailed,
+    leaves_with_variables,
     resolve_references,
-    texts_by_level,
 )
 from kyverno_mp.expr.template.scan import find_variables, query_of
-from kyverno_mp.limits import SUBSTITUTION_ROUNDS_MAX
+from kyverno_mp.limits import SUBSTITUTION_DEPTH_MAX, SUBSTITUTION_ROUNDS_MAX
 from kyverno_mp.policy.checks.rules.patches import path_has_variables
 from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.context import ContextEntry
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.policy.fields.meta import ObjectMeta
 from kyverno_mp.policy.fields.mutation import ForEachMutation
 from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.policy.problems import Problem
@@ -50,6 +51,12 @@ _USER_VARIABLES: Final = re2.compile(
     r"[^\.](serviceAccountName|serviceAccountNamespace"
     r"|request.userInfo|request.roles|request.clusterRoles)\b"
 )
+_USER_PARTS: Final = ("serviceAccount", "userInfo", "roles", "Roles")
+"""Each match of _USER_VARIABLES has one of them."""
+_ALLOWED_PART: Final = "request."
+"""A query that contains it matches each pattern in ALLOWED."""
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CHARACTERS_A_STEP: Final = 64
 _INVALID: Final = "policy contains invalid variables: "
 _BACKGROUND: Final = (
     "only select variables are allowed in background mode. Set spec.background=false "
@@ -86,7 +93,9 @@ def check_variables(subject: Subject) -> Problems:
 
 def check_elements(rule: Rule, index: int) -> Problems:
     """Check that ``element`` is used only inside foreach."""
-    for leaf, pointer in _leaves(rule.raw(), ""):
+    if b"element" not in _encoded(rule):
+        return
+    for leaf, pointer in leaves_with_variables(rule.raw()):
         for variable in find_variables(leaf):
             query, _ = query_of(variable.variable)
             if query.startswith("element") and "/foreach/" not in pointer:
@@ -104,7 +113,7 @@ def has_variables(subject: Subject) -> bool:
 
 def syntax_errors(raw: Json) -> Iterator[str]:
     """Return each query in ``raw`` that is not valid JMESPath."""
-    for leaf, pointer in _leaves(raw, ""):
+    for leaf, pointer in leaves_with_variables(raw):
         for query, _ in _queries(leaf):
             problem, _offset = _syntax_error(query, pointer)
             if problem:
@@ -113,7 +122,7 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 def query_faults(raw: Json, path: str) -> Problems:
     """Yield each query below ``path`` that is not valid JMESPath, with its position."""
-    for leaf, pointer in _leaves(raw, ""):
+    for leaf, pointer in leaves_with_variables(raw):
         for query, start in _queries(leaf):
             problem, offset = _syntax_error(query, pointer)
             if problem:
@@ -165,23 +174,25 @@ def _user_info(block: MatchResources | ResourceFilter) -> str:
 
 
 def _policy_text(subject: Subject) -> str:
-    raw = {
-        "metadata": _without_last_applied(subject.policy.metadata.raw()),
-        "spec": subject.policy.spec.raw(),
-    }
-    return msgspec.json.encode(raw).decode()
+    metadata = _without_last_applied(subject.policy.metadata)
+    fields = {"metadata": metadata, "spec": subject.policy.spec}
+    return msgspec.json.encode(fields).decode()
 
 
 def _user_variables(subject: Subject) -> Iterator[str]:
-    for variable in find_variables(_policy_text(subject)):
+    policy = _policy_text(subject)
+    if not any(part in policy for part in _USER_PARTS):
+        return
+    for variable in find_variables(policy):
         if _USER_VARIABLES.search(variable.variable):
             yield variable.variable
 
 
-def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
-    annotations = dict(metadata.get("annotations", {}))
-    annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
-    return {**metadata, "annotations": annotations}
+def _without_last_applied(metadata: ObjectMeta) -> ObjectMeta:
+    annotations = dict(metadata.annotations)
+    if annotations.pop(_LAST_APPLIED, None) is None:
+        return metadata
+    return msgspec.structs.replace(metadata, annotations=annotations)
 
 
 def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
@@ -189,6 +200,11 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     for section in _forbidden_sections(rule):
         message = f'rule "{rule.name}" should not have variables in {section} section'
         yield VariableError(message)
+    encoded_rule = _encoded(rule)
+    if not (
+        b"{{" in encoded_rule or b"$(" in encoded_rule or _may_be_deep(encoded_rule)
+    ):
+        return
     names = _context_patterns(rule)
     has_targets = _is_mutate_existing(rule)
     raw = _without_attestations(rule.raw())
@@ -213,6 +229,18 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
         return
     for error in _variable_errors(resolved, (background, has_targets), names):
         yield error._replace(text=f"{failed}{error.text}")
+
+
+def _encoded(rule: Rule) -> bytes:
+    """Return the JSON of a rule, to find out cheaply what it does not contain."""
+    encoded = msgspec.json.encode(rule)
+    spend(len(encoded) // _CHARACTERS_A_STEP)
+    return encoded
+
+
+def _may_be_deep(encoded: bytes) -> bool:
+    """Return whether a document may be too deep for references to be searched."""
+    return encoded.count(b"{") + encoded.count(b"[") > SUBSTITUTION_DEPTH_MAX
 
 
 def _forbidden_sections(rule: Rule) -> Iterator[str]:
@@ -247,7 +275,7 @@ def _variable_errors(
     raw: Json, mode: tuple[bool, bool], names: list[str]
 ) -> Iterator[VariableError]:
     reported: set[str] = set()
-    for leaf, pointer in _leaves(raw, ""):
+    for leaf, pointer in leaves_with_variables(raw):
         for query, start in _queries(leaf):
             if query in reported:
                 continue
@@ -290,7 +318,11 @@ def _query_error(
         # Upstream takes a query with braces in braces for text, so it accepts any.
         return "", 0
     bare = query.replace('"', "")
-    if _COMPILED[mode].search(bare) or any(matches(name, bare) for name in names):
+    if (
+        _ALLOWED_PART in bare
+        or _COMPILED[mode].search(bare)
+        or any(matches(name, bare) for name in names)
+    ):
         return "", 0
     listed = " ".join(names)
     allowed = f'must match regex "{ALLOWED[mode]}" or patterns [{listed}]'
@@ -359,34 +391,3 @@ def _names_of(entries: Iterable[ContextEntry]) -> list[str]:
             names += [f"{name}.data", f"{name}.metadata"]
             names += [f"{name}.data.*", f"{name}.metadata.*"]
     return names
-
-
-_CHARACTERS_A_STEP: Final = 64
-
-
-def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
-    """Yield every string and key with a variable, and its JSON pointer."""
-    # PERF: most rules have no variable, and pointers cost more than this search.
-    if not any(
-        "{{" in string for strings in texts_by_level(value) for string in strings
-    ):
-        return
-    stack: list[tuple[Json, str]] = [(value, pointer)]
-    while stack:
-        node, node_pointer = stack.pop()
-        spend(1)
-        if type(node) is str:
-            spend(len(node) // _CHARACTERS_A_STEP)
-            if "{{" in node:
-                yield node, node_pointer
-        elif type(node) is dict:
-            for key in node:
-                if "{{" in key:
-                    yield key, node_pointer
-            below = [(item, f"{node_pointer}/{key}") for key, item in node.items()]
-            stack.extend(reversed(below))
-        elif type(node) is list:
-            below = [
-                (item, f"{node_pointer}/{index}") for index, item in enumerate(node)
-            ]
-            stack.extend(reversed(below))
