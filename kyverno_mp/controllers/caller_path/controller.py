@@ -251,7 +251,10 @@ class CallerPathController:
             return True, True
         pods = _Pods.of(found)
         reports_all = len(known) >= pods.count
-        return pods.is_new or reports_all, reports_all or (pods.is_new and not pods.old)
+        # New pods without the label may be ready before the configurations are written,
+        # so the segment goes when the Deployment changes, and not when they start.
+        can_keep = pods.is_new or (reports_all and not pods.old)
+        return can_keep, reports_all or (pods.is_new and not pods.old)
 
     def _is_required(self, *, can_keep: bool) -> bool:
         """Return whether a call without proof cannot be the API server's."""

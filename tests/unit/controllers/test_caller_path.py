@@ -135,13 +135,21 @@ class Replica:
 
 
 def deployment(
-    api: FakeApi, *, replicas: int, updated: int | None = None, known: bool = True
+    api: FakeApi,
+    *,
+    replicas: int,
+    updated: int | None = None,
+    known: bool = True,
+    generation: int = 1,
 ) -> None:
+    """Store the Deployment; its controller has seen the first generation."""
     labels = {"kyverno-mp.io/caller-path": "known"} if known else {}
     api.put(
         DEPLOYMENT,
+        metadata={"generation": generation},
         spec={"template": {"metadata": {"labels": labels}}},
         status={
+            "observedGeneration": 1,
             "replicas": replicas,
             "updatedReplicas": replicas if updated is None else updated,
         },
@@ -217,6 +225,23 @@ def test_way_back_to_kyverno_gets_paths_without_segment(api: FakeApi) -> None:
     cluster.step()
     assert segment_of(cluster) == ""
     assert not one.callers.required
+
+
+def test_way_back_to_kyverno_is_noticed_before_its_first_pod(api: FakeApi) -> None:
+    """The API server would call that pod with a segment until the paths are written."""
+    cluster, one, _ = settled(api)
+    deployment(api, replicas=2, known=False, generation=2)
+    cluster.step()
+    assert segment_of(cluster) == ""
+    assert not one.callers.required
+
+
+def test_replicas_without_the_label_report_for_themselves(api: FakeApi) -> None:
+    """A manifest of the user's own has no label; nothing is rolled out."""
+    cluster, one, _ = settled(api)
+    deployment(api, replicas=2, known=False)
+    cluster.settle()
+    assert segment_of(cluster) == one.callers.segments[-1]
 
 
 def test_takeover_waits_for_the_last_pod_of_kyverno(api: FakeApi) -> None:
