@@ -11,7 +11,7 @@ of one policy is registered only if the API server accepts it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.controllers.webhook_config.cel_sharing import (
     CelWebhook,
@@ -40,20 +40,30 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 )
 
 
-def _paths(of: Callable[[PolicyKind], ReviewPath | None]) -> dict[str, tuple[str, str]]:
-    """Return the name and the path of the webhooks of each kind that has them."""
-    paths: dict[str, tuple[str, str]] = {}
+class _Place(NamedTuple):
+    """The start of a webhook's name, its path, and Kyverno's path for its policies."""
+
+    name: str
+    path: str
+    upstream_path: str
+
+
+def _places(of: Callable[[PolicyKind], ReviewPath | None]) -> dict[str, _Place]:
+    """Return where the webhooks of each kind are that has them."""
+    places: dict[str, _Place] = {}
     for row in REVIEWED_CEL_KINDS:
         review = of(row)
         if review is not None:
-            paths[row.cluster.kind] = review.webhook, review.path
-            namespaced = review.namespaced_webhook, review.namespaced_path
-            paths[row.namespaced.kind] = namespaced
-    return paths
+            path, twin = review.path, f"/n{review.path.removeprefix('/')}"
+            places[row.cluster.kind] = _Place(review.webhook, path, path)
+            places[row.namespaced.kind] = _Place(
+                review.namespaced_webhook, review.namespaced_path, twin
+            )
+    return places
 
 
-_VALIDATING: Final = _paths(lambda row: row.validating)
-_MUTATING: Final = _paths(lambda row: row.mutating)
+_VALIDATING: Final = _places(lambda row: row.validating)
+_MUTATING: Final = _places(lambda row: row.mutating)
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
@@ -79,7 +89,7 @@ def cel_mutating_webhooks(
 
 def _all_rendered(
     policies: Iterable[AnyServedPolicy],
-    bases: Mapping[str, tuple[str, str]],
+    bases: Mapping[str, _Place],
     options: WebhookOptions,
 ) -> list[Json]:
     if not options.auto_update:
@@ -108,14 +118,13 @@ def _mutates(policy: AnyServedPolicy) -> bool:
 
 def _rendered(
     webhook: CelWebhook,
-    place: tuple[str, str],
+    place: _Place,
     taken: set[str],
     options: WebhookOptions,
 ) -> Json:
-    """Return a webhook. ``place``: the start of its name, and its path."""
-    base, path = place
+    """Return a webhook."""
     settings = webhook.settings
-    name = f"{base}-{settings.failure_policy.lower()}"
+    name = f"{place.name}-{settings.failure_policy.lower()}"
     own = webhook.own
     key = "/".join(sorted(set(webhook.names)))
     if own is not None:
@@ -127,7 +136,7 @@ def _rendered(
     taken.add(name)
     found: Json = {
         "name": name,
-        "clientConfig": client_config(options, f"{path}/{key}"),
+        "clientConfig": client_config(options, _path(webhook, place, options)),
         "rules": rules_of_parts(parts_of(own))
         if own is not None
         else rules_of(webhook.entries, ephemeral=False),
@@ -147,6 +156,15 @@ def _rendered(
     if conditions:
         found["matchConditions"] = conditions
     return found
+
+
+def _path(webhook: CelWebhook, place: _Place, options: WebhookOptions) -> str:
+    """Return the path with the policies, which Kyverno names without namespaces."""
+    names = set(webhook.names)
+    if not options.upstream_paths or place.path == place.upstream_path:
+        return "/".join((place.path, *sorted(names)))
+    bare = {name.rpartition("/")[2] for name in names}
+    return "/".join((place.upstream_path, *sorted(bare)))
 
 
 def _namespace_selector(webhook: CelWebhook, options: WebhookOptions) -> Json:

@@ -33,6 +33,9 @@ class WebhookOptions:
     """Host, or host:port, if the API server calls us by URL (serverIP)."""
     caller: str = ""
     """The secret segment that begins every path, "" for none."""
+    upstream_paths: bool = False
+    """Whether pods of Kyverno may answer, which know only the paths that it registers.
+    """
     timeout_s: int = 10
     force_ignore: bool = False
     auto_update: bool = True

@@ -57,6 +57,8 @@ def webhook_options(
         service_port=settings.service_port,
         server=settings.server_ip,
         caller=caller,
+        # Without a segment, pods that do not understand it may answer.
+        upstream_paths=settings.caller_path and not caller,
         timeout_s=round(settings.webhook_timeout_s),
         force_ignore=settings.force_failure_policy_ignore,
         auto_update=settings.auto_update_webhooks,

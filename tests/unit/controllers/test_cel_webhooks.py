@@ -348,6 +348,29 @@ def test_status_equals_upstreams() -> None:
     assert (condition["status"], condition["message"]) == ("False", "why")
 
 
+def test_pods_of_kyverno_get_the_paths_that_they_serve() -> None:
+    """They answer others with 404, so requests in the policies' namespaces would fail.
+
+    Source: Kyverno 1.18.2 pkg/webhooks/server.go.
+    """
+    conditions = [{"name": "c", "expression": "true"}]
+    given = (
+        *(policy("v"), policy("p", "a"), policy("p", "b"), policy("q", "c")),
+        policy("own", "d", matchConditions=conditions),
+    )
+    found = webhooks(*given, upstream_paths=True)
+    assert {name: path_of(one) for name, one in found.items()} == {
+        "vpol.validate.kyverno.svc-fail": "/vpol/v",
+        "nvpol.validate.kyverno.svc-fail": "/nvpol/p/q",
+        "nvpol.validate.kyverno.svc-fail-finegrained-d-own": "/nvpol/own",
+    }
+    options = WebhookOptions(ca_bundle=b"ca", upstream_paths=True)
+    (found_mutating,) = cel_mutating_webhooks(
+        documents(mutating("n", "space")), options
+    )
+    assert path_of(found_mutating) == "/nmpol/n"
+
+
 def mutating(name: str = "m", namespace: str = "", **spec: Any) -> dict[str, Any]:
     given = policy(name, namespace, **spec)
     expression = "Object{metadata: Object.metadata{name: 'x'}}"

@@ -77,6 +77,19 @@ def test_namespaced_policies_mutate_only_their_namespace() -> None:
     assert found["namespaceSelector"] == validating["namespaceSelector"]
 
 
+def test_pods_of_kyverno_get_the_paths_that_it_registers() -> None:
+    given = decoded(policy(namespace="a"))
+    options = WebhookOptions(ca_bundle=b"ca", upstream_paths=True)
+    webhooks_of = (
+        *cel_webhooks(given, options),
+        *cel_mutating_webhooks(given, options),
+    )
+    assert [one["clientConfig"]["service"]["path"] for one in webhooks_of] == [
+        "/nivpol/validate/p",
+        "/nivpol/mutate/p",
+    ]
+
+
 def test_policies_share_a_webhook_with_their_autogen_variants() -> None:
     ((name, found),) = webhooks(policy("b"), policy("a")).items()
     assert name == "ivpol.validate.kyverno.svc-fail"
