@@ -225,6 +225,10 @@ def measure(args: argparse.Namespace, variant: str) -> Iterator[Row]:
             yield summarise(variant, others, server, rounds[others])
 
 
+_START_CPU_S = 10.0
+"""The processes' own start; 1,000 policies took 7.4 to 7.9 s, 10,000 20 to 32 s."""
+
+
 def measure_starts(args: argparse.Namespace) -> int:
     """Print what each start takes; 1 if ``check`` and a threshold is missed."""
     starts = [start(args, others, v) for others in args.ready for v in _VARIANTS]
@@ -241,7 +245,7 @@ def measure_starts(args: argparse.Namespace) -> int:
     missed = [
         each
         for each in starts
-        if each.cpu_s > 1 + args.ready_cpu_ms_max * each.others / 1000
+        if each.cpu_s > _START_CPU_S + args.ready_cpu_ms_max * each.others / 1000
         or each.most_pss_mb > args.ready_pss_mb_max
         or each.waiting
     ]
@@ -264,13 +268,14 @@ def start(args: argparse.Namespace, others: int, variant: str) -> Start:
         memory.stop()
         times = [psutil.Process(pid).cpu_times() for pid in roles_of(server)]
         status = StatusReader(root / "run").read()
+        pss_mb = sum(each.pss_mb for each in memory_of(server))
         return Start(
             variant=variant,
             others=others,
             ready_s=ready_s,
             cpu_s=sum(sum(each[:4]) for each in times),
-            pss_mb=sum(each.pss_mb for each in memory_of(server)),
-            most_pss_mb=memory.most_mb,
+            pss_mb=pss_mb,
+            most_pss_mb=max(pss_mb, memory.most_mb),
             waiting=len(list(policies.iterdir())) - len(status.policies),
         )
 

@@ -9,10 +9,11 @@ reading. Source: docs/replay.md (facts).
 SAFETY: the file is made for pipelines, so no Secret is in it, whatever a policy names.
 """
 
-import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts
 from kyverno_mp.cli.cluster.resources import objects_of, stored_objects
+from kyverno_mp.cli.output.files import replace_private
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
@@ -45,7 +47,7 @@ from kyverno_mp.leader.context.entries import list_path
 from kyverno_mp.leader.context.resources import named_resource
 from kyverno_mp.leader.context.sources import TOO_LARGE
 from kyverno_mp.leader.objects import ANSWER_VERSION, FACTS
-from kyverno_mp.limits import GLOBAL_CONTEXT_ENTRY_BYTES_MAX
+from kyverno_mp.limits import GLOBAL_CONTEXT_ENTRY_BYTES_MAX, POLICY_FILE_BYTES_MAX
 from kyverno_mp.policy.checks.shared_entries import below, expressions
 from kyverno_mp.policy.documents.global_context_entry import (
     ExternalAPICall,
@@ -69,10 +71,10 @@ _CONFIG_MAPS: Final = Resource(
 )
 _ENTRY: Final = "GlobalContextEntry"
 _SECRETS: Final = "Secrets are never exported"
+_OTHER_CALLS: Final = "only GET calls of the API server itself are made"
 _READS: Final = frozenset({"get", "Get"})
 _LOOK_UP: Final = 4
 """Arguments of ``resource.get``: version, resource, namespace, name."""
-_FILE_MODE: Final = 0o600
 
 
 class Named(NamedTuple):
@@ -96,17 +98,24 @@ def named_config_maps(raw: Json) -> tuple[set[Named], list[str]]:
 
 def _of_contexts(raw: Json) -> Iterator[tuple[str, str]]:
     """Yield (namespace, name) of each context entry that reads a ConfigMap."""
+    default = str(metadata_of(raw).get("namespace") or "default")
+    for entry in _context_entries(raw):
+        config_map, call = entry.get("configMap"), entry.get("apiCall")
+        if type(config_map) is dict and type(config_map.get("name")) is str:
+            yield str(config_map.get("namespace") or default), config_map["name"]
+        if type(call) is dict and type(call.get("urlPath")) is str:
+            yield from _of_path(call["urlPath"])
+
+
+def _context_entries(raw: Json) -> Iterator[dict[str, Json]]:
+    """Yield the entries of each ``context``; patterns can have ``configMap``, too."""
     waiting: list[Any] = [raw]
     while waiting:
         node = waiting.pop()
         waiting.extend(below(node))
-        if type(node) is not dict:
-            continue
-        config_map, call = node.get("configMap"), node.get("apiCall")
-        if type(config_map) is dict and type(config_map.get("name")) is str:
-            yield str(config_map.get("namespace") or "default"), config_map["name"]
-        if type(call) is dict and type(call.get("urlPath")) is str:
-            yield from _of_path(call["urlPath"])
+        context = node.get("context") if type(node) is dict else None
+        if type(context) is list:
+            yield from (entry for entry in context if type(entry) is dict)
 
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
@@ -155,6 +164,9 @@ class Export:
         self._calls = ClusterPorts(cluster, Directory(()))
         self.documents: list[Json] = []
         self.left_out: list[dict[str, str]] = []
+        self._is_list: dict[str, bool] = {}
+        """Path of an entry -> whether the entry is a list of objects."""
+        self._read: set[str] = set()
 
     def add_namespaces(self) -> None:
         """Add all Namespaces. Raises: DependencyError."""
@@ -174,9 +186,17 @@ class Export:
                 config_maps[metadata["namespace"], metadata["name"]] = raw
         self._add(config_maps[key] for key in sorted(config_maps))
 
-    def add_exceptions(self) -> None:
-        """Add the PolicyExceptions. Raises: DependencyError."""
-        self._add(stored_objects(self._client, (EXCEPTIONS, CEL_EXCEPTIONS)))
+    def add_exceptions(self, namespace: str) -> None:
+        """Add the PolicyExceptions that the service honours. Raises: DependencyError.
+
+        ``namespace``: that of its setting; ANY: all namespaces, "": none.
+        """
+        kinds = (EXCEPTIONS, CEL_EXCEPTIONS) if namespace else ()
+        self._add(
+            raw
+            for raw in stored_objects(self._client, kinds)
+            if namespace in (ANY, raw["metadata"]["namespace"])
+        )
 
     def add_entries(self, entries: Iterable[Json]) -> None:
         """Add GlobalContextEntries with their data; note those without data."""
@@ -185,7 +205,7 @@ class Export:
             try:
                 entry = decode(raw)
                 assert isinstance(entry, GlobalContextEntry)
-                self._add([self._data_of(entry)])
+                self._add(self._data_of(entry))
             except (InputError, ExpressionFailed, KubeRefused, KubeNotFound) as error:
                 self.leave_out(_ENTRY, name, error.message)
             else:
@@ -200,57 +220,69 @@ class Export:
             raw["metadata"].pop("managedFields", None)
             self.documents.append(raw)
 
-    def _data_of(self, entry: GlobalContextEntry) -> Json:
-        """Return the answer that has an entry's data. Raises: Error."""
+    def _data_of(self, entry: GlobalContextEntry) -> list[Json]:
+        """Return the answer that has an entry's data, once for each path.
+
+        Raises: InputError, ExpressionFailed, DependencyError.
+        """
         spec = entry.spec
+        read: Callable[[], Json]
         if spec.kubernetes_resource is not None:
-            path, response = self._listed(spec.kubernetes_resource)
+            reference = spec.kubernetes_resource
+            path, read = list_path(reference), partial(self._listed, reference)
         elif spec.api_call is not None:
-            path, response = self._called(spec.api_call)
+            path, read = spec.api_call.url_path, partial(self._called, spec.api_call)
         else:
             raise InputError("cli.facts", "it names no data")
-        return {
+        is_list = spec.kubernetes_resource is not None
+        if self._is_list.setdefault(path, is_list) is not is_list:
+            # One is a list of whole objects, the other the API server's own answer.
+            raise InputError("cli.facts", "another entry reads the same path otherwise")
+        if path in self._read:
+            return []
+        response = read()
+        if len(msgspec.json.encode(response)) > GLOBAL_CONTEXT_ENTRY_BYTES_MAX:
+            raise InputError("cli.facts", TOO_LARGE)
+        self._read.add(path)
+        answer = {
             "apiVersion": ANSWER_VERSION,
             "kind": "ApiCallAnswer",
             "metadata": {"name": entry.metadata.name},
             "spec": {"method": "GET", "urlPath": path, "response": response},
         }
+        return [answer]
 
-    def _listed(self, reference: KubernetesResource) -> tuple[str, Json]:
-        path = list_path(reference)
-        _refuse_secrets(path)
+    def _listed(self, reference: KubernetesResource) -> Json:
+        if reference.resource.lower().partition("/")[0] == "secrets":
+            raise InputError("cli.facts", _SECRETS)
         resource = named_resource(self._client, reference)
         scope = WatchScope(resource=resource, namespace=reference.namespace)
         items = objects_of(self._client, scope)
         for item in items:
             item["metadata"].pop("managedFields", None)
-        _refuse_size(items)
-        return path, {"items": items}
+        return {"items": items}
 
-    def _called(self, call: ExternalAPICall) -> tuple[str, Json]:
+    def _called(self, call: ExternalAPICall) -> Json:
         if call.service is not None or call.method != "GET":
-            raise InputError("cli.facts", "only GET calls of the API server are made")
-        _refuse_secrets(normal_path(call.url_path))
+            raise InputError("cli.facts", _OTHER_CALLS)
+        parts = normal_path(call.url_path).partition("?")[0].lower().split("/")
+        if "secrets" in parts:
+            raise InputError("cli.facts", _SECRETS)
+        if "proxy" in parts:
+            # With the rights of whoever exports, a service could answer anything.
+            raise InputError("cli.facts", _OTHER_CALLS)
         response = self._calls.call(ApiRequest("GET", call.url_path), 0)
         if type(response) is dict and str(response.get("kind")).startswith("Secret"):
             raise InputError("cli.facts", _SECRETS)
-        _refuse_size(response)
-        return call.url_path, response
-
-
-def _refuse_secrets(path: str) -> None:
-    """Raise InputError for a path of Secrets."""
-    if "secrets" in path.partition("?")[0].lower().split("/"):
-        raise InputError("cli.facts", _SECRETS)
-
-
-def _refuse_size(data: Json) -> None:
-    if len(msgspec.json.encode(data)) > GLOBAL_CONTEXT_ENTRY_BYTES_MAX:
-        raise InputError("cli.facts", TOO_LARGE)
+        return response
 
 
 def called(
-    policies: tuple[str, ...], output: str, kubeconfig: str, context: str
+    policies: tuple[str, ...],
+    output: str,
+    exception_namespace: str,
+    kubeconfig: str,
+    context: str,
 ) -> None:
     """Export what the policies read, to a file or standard output."""
     with open_cluster(kubeconfig, context) as cluster:
@@ -266,7 +298,7 @@ def called(
         export.add_namespaces()
         export.add_config_maps(named)
         export.add_entries(stored_objects(cluster.client, (ENTRIES,)))
-        export.add_exceptions()
+        export.add_exceptions(exception_namespace)
     head = {
         "apiVersion": ANSWER_VERSION,
         "kind": FACTS,
@@ -275,9 +307,13 @@ def called(
             "exported": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "configMaps": [f"{namespace}/{name}" for namespace, name in sorted(named)],
             "leftOut": export.left_out,
+            "documents": len(export.documents),
         },
     }
-    _write("---\n".join(map(dump, [head, *export.documents])), output)
+    text = "---\n".join(map(dump, [head, *export.documents]))
+    if len(text.encode()) > POLICY_FILE_BYTES_MAX:
+        raise CommandFailed(f"the facts have more than {POLICY_FILE_BYTES_MAX} bytes")
+    _write(text, output)
     for missing in export.left_out:
         line = f"left out: {missing['kind']} {missing['name']}: {missing['reason']}"
         say(one_line(line), err=True)
@@ -289,13 +325,17 @@ def _policies(paths: Sequence[str], client: Client) -> Iterator[Json]:
         kinds = [stored for row in POLICY_KINDS for stored in row.stored]
         yield from stored_objects(client, map(resource_of, kinds))
     for path in paths:
+        is_empty = True
         try:
             for data, file in sources(path):
                 for document in load(data, file=file):
                     if type(document.raw) is dict:
+                        is_empty = False
                         yield document.raw
         except OSError as error:
             raise CommandFailed(read_error(error, error.filename or path)) from error
+        if is_empty:
+            raise CommandFailed(f"no policies in {path}")
 
 
 def _write(text: str, output: str) -> None:
@@ -304,8 +344,6 @@ def _write(text: str, output: str) -> None:
         sys.stdout.write(text)
         return
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(output, flags, _FILE_MODE), "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            file.write(text)
+        replace_private(Path(output), text)
     except OSError as error:
         raise CommandFailed(read_error(error, output)) from error

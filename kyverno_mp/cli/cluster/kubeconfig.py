@@ -15,7 +15,6 @@ plugin fails.
 import base64
 import binascii
 import contextlib
-import os
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from kyverno_mp.cli.cluster.credential_plugin import credentials_of
+from kyverno_mp.cli.output.files import replace_private
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import Access, at_url, pem_of
 
@@ -245,10 +245,7 @@ def _keep_login(
         if all(login.get(key) == before.get(key) for key in _LOGIN):
             login.update({key: now[key] for key in _LOGIN if key in now})
     try:
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        with os.fdopen(descriptor, "w") as written:
-            yaml.safe_dump(config, written, sort_keys=False)
-        Path(name).replace(file)
+        replace_private(file, yaml.safe_dump(config, sort_keys=False))
     except OSError as error:
         message = f"{user.file}: the renewed login cannot be kept"
         raise SettingInvalid("kube.login", message) from error

@@ -34,6 +34,12 @@ command = Command(
             help="File to write, which only its owner can read. Default: standard"
             " output.",
         ),
+        click.Option(
+            ["--exception-namespace"],
+            default="",
+            help="Namespace whose PolicyExceptions apply, as set in the service; * for"
+            " all namespaces. Without it, none is exported.",
+        ),
         click.Option(["--kubeconfig"], default="", help="Kubeconfig file."),
         click.Option(["--context"], default="", help="Context of the kubeconfig."),
     ],

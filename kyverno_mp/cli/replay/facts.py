@@ -8,7 +8,7 @@ What the file does not have is unknown, unless its head says that it was looked 
 only then it does not exist. The rest is the service's own code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,11 +21,14 @@ from kyverno_mp.cli.replay.unrecorded import (
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.policies import sources, stored_policies
 from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.errors import InputError
 from kyverno_mp.leader.cluster_data import segments_of, values_of
+from kyverno_mp.leader.context.entries import list_path
 from kyverno_mp.leader.objects import ANSWER_VERSION, FACTS, name_of
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.snapshot.data import DataSegment, encode_data
@@ -56,14 +59,16 @@ class ClusterFacts:
         values["apicalls"] = values_of([r for r in objects if _is_answer(r)])[
             "apicalls"
         ]
-        self._calls = frozenset(values["apicalls"])
+        # A list of objects for an entry is not what the API server answers to a rule.
+        lists = {f"GET {path}" for raw in objects for path in _list_paths(raw)}
+        self._calls = frozenset(values["apicalls"]) - lists
         self.shared = SharedClusterData(
             {
                 name: partial(_same, _segment(name, encoded))
                 for name, encoded in segments_of(values).items()
             }
         )
-        heads = [raw.get("spec") or {} for raw in objects if _is_head(raw)]
+        heads = [raw["spec"] for raw in objects if _is_head(raw)]
         self.namespaces: Mapping[str, Json] = values["namespaces"]
         self.config_maps: Mapping[str, Json] = values["configmaps"]
         """By "namespace/name"."""
@@ -79,6 +84,8 @@ class ClusterFacts:
         self._entries = {name_of(raw) for raw in objects if raw.get("kind") == _ENTRY}
         self._unknown_entries = unknown if heads else None
         self._exceptions = stored_policies(filter(_is_exception, objects))
+        for name, reason in self._exceptions.failed_paths:
+            raise CommandFailed(f"{name}: {reason}")
 
     def add_exceptions(self, policy_set: PolicySet) -> None:
         """Add the cluster's PolicyExceptions that the files do not have, too."""
@@ -103,12 +110,21 @@ class ClusterFacts:
         return self._unknown_entries is not None and name not in self._unknown_entries
 
 
+def _list_paths(raw: dict[str, Json]) -> Iterator[str]:
+    """Yield the path of the list whose objects are an entry's data."""
+    if raw.get("kind") == _ENTRY:
+        entry = decode(raw)
+        if isinstance(entry, GlobalContextEntry) and entry.spec.kubernetes_resource:
+            yield list_path(entry.spec.kubernetes_resource)
+
+
 def _is_answer(raw: dict[str, Json]) -> bool:
     return raw.get("apiVersion") == ANSWER_VERSION and not _is_head(raw)
 
 
 def _is_head(raw: dict[str, Json]) -> bool:
-    return raw.get("apiVersion") == ANSWER_VERSION and raw.get("kind") == FACTS
+    kind = (raw.get("apiVersion"), raw.get("kind"))
+    return kind == (ANSWER_VERSION, FACTS) and isinstance(raw.get("spec"), dict)
 
 
 def _is_exception(raw: dict[str, Json]) -> bool:
@@ -133,18 +149,46 @@ def facts_of(path: str) -> ClusterFacts:
     objects: list[dict[str, Json]] = []
     try:
         for data, file in sources(path):
-            objects += [
-                document.raw
-                for document in load(data, file=file)
-                if isinstance(document.raw, dict)
-            ]
+            documents = [document.raw for document in load(data, file=file)]
+            _check(documents, file)
+            objects += documents
+        if not objects:
+            raise CommandFailed(f"no facts in {path}")
+        return ClusterFacts(objects)
     except OSError as error:
         raise CommandFailed(read_error(error, error.filename or path)) from error
-    except PolicyInvalid as error:
+    except InputError as error:
         raise CommandFailed(f"{path}: {error.where}: {error.message}") from error
-    if not objects:
-        raise CommandFailed(f"no facts in {path}")
-    return ClusterFacts(objects)
+
+
+def _is_sound(head: dict[str, Json]) -> bool:
+    """Return whether the lists of a head are as ``facts`` writes them."""
+    names, left_out = head.get("configMaps", []), head.get("leftOut", [])
+    return (
+        isinstance(names, list)
+        and all(type(name) is str for name in names)
+        and isinstance(left_out, list)
+        and all(
+            isinstance(each, dict) and type(each.get("name")) is str
+            for each in left_out
+        )
+    )
+
+
+def _check(documents: Sequence[Json], file: str) -> None:
+    """Raise CommandFailed for what is no object, and for a file that ends early."""
+    heads = 0
+    for raw in documents:
+        metadata = raw.get("metadata") if isinstance(raw, dict) else None
+        if not isinstance(metadata, dict) or type(metadata.get("name")) is not str:
+            raise CommandFailed(f"{file}: a document has no metadata.name")
+        heads += _is_head(raw)
+        if _is_head(raw) and not _is_sound(raw["spec"]):
+            raise CommandFailed(f"{file}: the head of the facts cannot be read")
+    counts = [raw["spec"].get("documents") for raw in documents if _is_head(raw)]
+    # What a file lacks that ends early would seem not to exist.
+    if counts and counts != [len(documents) - heads]:
+        raise CommandFailed(f"{file}: not complete, export the facts again")
 
 
 class _Ports(Unrecorded):

@@ -77,7 +77,7 @@ class Inputs:
     without one; empty before the first list."""
     publish: Callable[[Callers], None]
     on_registered: Callable[[], object]
-    """Called when another segment must be registered."""
+    """Called when other paths must be registered."""
 
 
 class CallerPathController:
@@ -110,12 +110,19 @@ class CallerPathController:
         self._replicas_seen: tuple[object, ...] = ()
         self._is_settled = False
         """Whether nothing is due before something changes, or the path is replaced."""
+        self._can_keep = False
+        """Whether every replica that can answer understands paths with a segment."""
         self.is_read = False
         """Whether the Secret was read, or may not be read."""
 
     def segment(self) -> str:
         """Return the segment to register, "" for none."""
         return self._paths.segment()
+
+    @property
+    def needs_upstream_paths(self) -> bool:
+        """Whether pods may answer that know only the paths that Kyverno registers."""
+        return self._is_on and not self._can_keep
 
     def reconcile(self, key: str) -> Result:
         """Read the Secret, lead if this replica holds the lease, tell the workers.
@@ -143,7 +150,7 @@ class CallerPathController:
         return inputs.own(), inputs.others(), inputs.silent(), term
 
     def _reconcile(self) -> Result:
-        before = self._paths.segment()
+        before = self._paths.segment(), self._can_keep
         can_keep, is_complete = self._replicas()
         try:
             self._paths = self._read_or_lead(can_keep, is_complete)
@@ -157,7 +164,8 @@ class CallerPathController:
         self.is_read = True
         required = self._is_required(can_keep=can_keep)
         self._inputs.publish(self._paths.callers(required=required))
-        if self._paths.segment() != before:
+        self._can_keep = can_keep
+        if (self._paths.segment(), can_keep) != before:
             self._inputs.on_registered()
         # Events report the rest: of the Secret, the Deployment and the webhooks.
         self._is_settled = (

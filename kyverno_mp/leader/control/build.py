@@ -200,6 +200,7 @@ def _inputs(
             followed.configuration.current.configuration,
             ca_bundle,
             callers.segment(),
+            upstream_paths=callers.needs_upstream_paths,
         ),
         owner=shared.owner.find,
         static=static_configurations,

@@ -47,7 +47,12 @@ def caller_path_rules(settings: Settings) -> CallerPathRules:
 
 
 def webhook_options(
-    settings: Settings, configuration: Configuration, ca_bundle: bytes, caller: str = ""
+    settings: Settings,
+    configuration: Configuration,
+    ca_bundle: bytes,
+    caller: str = "",
+    *,
+    upstream_paths: bool = False,
 ) -> WebhookOptions:
     """Return the webhook options from settings and configuration."""
     return WebhookOptions(
@@ -57,8 +62,7 @@ def webhook_options(
         service_port=settings.service_port,
         server=settings.server_ip,
         caller=caller,
-        # Without a segment, pods that do not understand it may answer.
-        upstream_paths=settings.caller_path and not caller,
+        upstream_paths=upstream_paths,
         timeout_s=round(settings.webhook_timeout_s),
         force_ignore=settings.force_failure_policy_ignore,
         auto_update=settings.auto_update_webhooks,

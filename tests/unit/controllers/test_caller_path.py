@@ -229,11 +229,14 @@ def test_way_back_to_kyverno_gets_paths_without_segment(api: FakeApi) -> None:
 
 def test_way_back_to_kyverno_is_noticed_before_its_first_pod(api: FakeApi) -> None:
     """The API server would call that pod with a segment until the paths are written."""
-    cluster, one, _ = settled(api)
+    cluster, one, two = settled(api)
+    assert not one.controller.needs_upstream_paths
     deployment(api, replicas=2, known=False, generation=2)
     cluster.step()
     assert segment_of(cluster) == ""
     assert not one.callers.required
+    assert one.controller.needs_upstream_paths
+    assert two.controller.needs_upstream_paths
 
 
 def test_replicas_without_the_label_report_for_themselves(api: FakeApi) -> None:
@@ -254,6 +257,7 @@ def test_takeover_waits_for_the_last_pod_of_kyverno(api: FakeApi) -> None:
     deployment(api, replicas=1)
     cluster.settle()
     assert segment_of(cluster) == one.callers.segments[0]
+    assert not one.controller.needs_upstream_paths
 
 
 def test_rollout_of_the_same_version_keeps_the_segment(api: FakeApi) -> None:

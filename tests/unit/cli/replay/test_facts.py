@@ -26,6 +26,13 @@ from tests.unit.kube.fake_api import FakeApi
 
 CEL_PATH = "/vpol/fail/p"
 SECRET = "hunter2"
+SERVICE = "/api/v1/namespaces/apps/services/s"
+HEAD = """\
+apiVersion: kyverno-mp.io/v1alpha1
+kind: ClusterFacts
+metadata: {name: facts}
+spec: {configMaps: 5, documents: 0}
+"""
 
 
 def context(**entry: Any) -> dict[str, Any]:
@@ -113,9 +120,9 @@ def scene(tmp_path: Path, command: Command) -> Scene:
     return Scene(tmp_path, command)
 
 
-def export(command: Command, folder: Path, *policies: Path) -> Path:
+def export(command: Command, folder: Path, *arguments: object) -> Path:
     file = folder / "facts.yaml"
-    done = command("facts", *policies, "-o", file)
+    done = command("facts", *arguments, "-o", file)
     assert done.code == 0, done.err
     return file
 
@@ -163,6 +170,10 @@ OPEN = {
     ),
     "a list": reads("found", apiCall={"urlPath": "/api/v1/configmaps"}),
     "Secrets": reads("found[0].data.a", globalReference={"name": "secrets"}),
+    "a list that an entry has": reads(
+        "found.items[0].kind",
+        apiCall={"urlPath": "/api/v1/namespaces/ops/configmaps"},
+    ),
     "a list in CEL": validating(
         "p", 'resource.List("v1", "configmaps", "ops").items.size() == 0'
     ),
@@ -210,11 +221,16 @@ def test_entry_that_cannot_be_read_is_named(api: FakeApi, command: Command) -> N
         api,
         entry("missing", kubernetesResource=reference),
         entry("service", apiCall=service),
+        entry("proxy", apiCall={"urlPath": f"{SERVICE}/proxy/a"}),
+        entry("same", apiCall={"urlPath": "/api/v1/namespaces/ops/configmaps"}),
     )
     done = command("facts")
     assert done.code == 0
     assert "GlobalContextEntry missing: v1 has no resource unknown" in done.err
     assert "GlobalContextEntry service: only GET calls" in done.err
+    assert "GlobalContextEntry proxy: only GET calls" in done.err
+    assert "GlobalContextEntry same: another entry reads the same path" in done.err
+    assert not [path for _, path, _ in api.requests if "/proxy" in path]
 
 
 def test_names_come_from_the_clusters_policies(api: FakeApi, command: Command) -> None:
@@ -227,7 +243,14 @@ def test_names_come_from_the_clusters_policies(api: FakeApi, command: Command) -
     assert [raw["metadata"]["name"] for raw in config_maps] == ["one"]
 
 
-def test_exceptions_apply(scene: Scene, api: FakeApi, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("honoured", "change"),
+    [("*", "unchanged"), ("apps", "unchanged"), ("other", "denied"), ("", "denied")],
+)
+def test_honoured_exceptions_apply(
+    scene: Scene, api: FakeApi, command: Command, honoured: str, change: str
+) -> None:
+    """By default a service honours none: anybody could write one."""
     api.put(
         "/apis/kyverno.io/v2/namespaces/apps/policyexceptions/e",
         spec={
@@ -237,9 +260,9 @@ def test_exceptions_apply(scene: Scene, api: FakeApi, command: Command) -> None:
     )
     scene.record((VALIDATE, review()))
     file = scene.policies("p", needs_label("p", "app"))
-    assert scene.changes(file) == {"denied": 1}
-    facts = export(command, scene.folder, file)
-    assert scene.changes(file, "--facts", facts) == {"unchanged": 1}
+    flags = ("--exception-namespace", honoured) if honoured else ()
+    facts = export(command, scene.folder, file, *flags)
+    assert scene.changes(file, "--facts", facts) == {change: 1}
 
 
 def test_a_service_without_a_cluster_reads_the_same_file(
@@ -257,16 +280,66 @@ def test_a_service_without_a_cluster_reads_the_same_file(
 def test_only_the_owner_reads_the_file(
     scene: Scene, api: FakeApi, command: Command
 ) -> None:
-    file = export(command, scene.folder)
+    file = scene.folder / "facts.yaml"
+    file.write_text("old")
+    file.chmod(0o644)
+    export(command, scene.folder)
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
-    link = scene.folder / "link.yaml"
-    link.symlink_to(scene.folder / "elsewhere")
-    assert command("facts", "-o", link).code == 1
-    assert not (scene.folder / "elsewhere").exists()
+    target, link = scene.folder / "elsewhere", scene.folder / "link.yaml"
+    target.write_text("kept")
+    link.symlink_to(target)
+    assert command("facts", "-o", link).code == 0
+    assert target.read_text() == "kept"
+    folder = scene.folder / "folder"
+    folder.mkdir()
+    assert command("facts", "-o", folder).code == 1
+    assert folder.is_dir()
     assert api.requests
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1\n"])
+def test_file_that_ends_early_is_rejected(
+    scene: Scene, api: FakeApi, command: Command
+) -> None:
+    """What it lacks would seem not to exist."""
+    fill(api, "good")
+    file = scene.policies("p", READS["a ConfigMap"])
+    record(scene, READS["a ConfigMap"])
+    facts = export(command, scene.folder, file)
+    documents = facts.read_text().split("---\n")
+    for count in range(1, len(documents)):
+        facts.write_text("---\n".join(documents[:count]))
+        done = scene.replay(file, "--facts", facts)
+        assert done.code == 1
+        assert "not complete" in done.err
+
+
+def test_no_policies_are_an_error(
+    api: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no policies in" in command("facts", tmp_path / "empty").err
+    assert command("facts", tmp_path / "gone").code == 1
+    assert not api.requests
+
+
+def test_names_in_patterns_and_other_namespaces_are_not_read(
+    api: FakeApi, command: Command, scene: Scene
+) -> None:
+    """Only context entries read ConfigMaps; a Policy reads its own namespace."""
+    fill(api, "good")
+    volume = {"configMap": {"name": "other", "namespace": "apps"}}
+    own = reads("found.data.a", configMap={"name": "own"})
+    own |= {"kind": "Policy", "metadata": {"name": "p", "namespace": "apps"}}
+    mounts = policy(
+        "m", {"mutate": {"patchStrategicMerge": {"spec": {"volumes": [volume]}}}}
+    )
+    done = command("facts", scene.policies("p", own, mounts))
+    documents = [one.raw for one in load(done.out)]
+    found = [raw for raw in documents if raw["kind"] == "ConfigMap"]
+    assert [raw["metadata"]["name"] for raw in found] == ["own"]
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1\n", "a: 1\n", HEAD])
 def test_file_without_facts(scene: Scene, text: str) -> None:
     scene.record((VALIDATE, review()))
     file = scene.policies("p", needs_label("p", "app"))
