@@ -230,7 +230,6 @@ def test_way_back_to_kyverno_gets_paths_without_segment(api: FakeApi) -> None:
 def test_way_back_to_kyverno_is_noticed_before_its_first_pod(api: FakeApi) -> None:
     """The API server would call that pod with a segment until the paths are written."""
     cluster, one, two = settled(api)
-    assert not one.controller.needs_upstream_paths
     deployment(api, replicas=2, known=False, generation=2)
     cluster.step()
     assert segment_of(cluster) == ""
