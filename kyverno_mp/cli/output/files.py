@@ -11,7 +11,6 @@ in it come from objects. A link is an error there, so nothing outside is overwri
 import errno
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +32,8 @@ def replace_private(path: Path, content: str) -> None:
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    import tempfile  # 8 ms that a help page does not need
+
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

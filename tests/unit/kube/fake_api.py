@@ -142,6 +142,10 @@ class FakeApi:
             for method, target, _ in list(self.requests)
         )
 
+    def calls(self) -> int:
+        """Count all requests but watches, which begin when their thread gets to it."""
+        return self.count(r"^(?!GET \S*[?&]watch=)")
+
     def serve(self) -> None:
         self._server.serve_forever(poll_interval=0.01)
 
