@@ -1549,6 +1549,13 @@ REPLAY_LISTED_MAX = 10_000
 """Changed requests that a replay lists; it counts all of them. Only programs read a
 list of this length, and it needs about 10 MB."""
 
+COMPARED_LISTED_MAX = 100
+"""Differences that ``apply --base --head`` lists for people; JSON lists all. GitHub
+rejects a comment of more than 65,536 characters."""
+
+COMPARED_DIFF_LINES_MAX = 60
+"""Lines of each diff for people; JSON has all."""
+
 REPLAY_EQUAL_REQUESTS_MAX = 64
 """Equal requests within half a minute, e.g. retries, whose reviews on several paths are
 distinguished; with more of them, one request can count as two."""

@@ -372,6 +372,10 @@ def called(policies: tuple[str, ...], **flags: object) -> int:
         assert isinstance(values, tuple)
         flags[name] = split(values)
     options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
+    if options.base or options.head:
+        from kyverno_mp.cli.compare.command import run_comparison  # rarely needed
+
+        return run_comparison(options)
     if not options.watch:
         return run(options)
     from kyverno_mp.cli.watch import watch  # only for --watch

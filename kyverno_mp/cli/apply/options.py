@@ -64,6 +64,11 @@ class Options(msgspec.Struct):
     output: str = ""
     jobs: int = 0
     watch: bool = False
+    base: str = ""
+    head: str = ""
+    compare: str = "resources"
+    facts: str = ""
+    fail_on: tuple[str, ...] = ()
 
     @property
     def is_structured(self) -> bool:
@@ -88,6 +93,7 @@ LISTS = (
     "http_payloads",
     "envoy_payloads",
     "crd_paths",
+    "fail_on",
 )
 """Options that can be repeated or given as comma-separated lists."""
 
@@ -99,6 +105,8 @@ def split(values: Sequence[str]) -> tuple[str, ...]:
 
 def check(options: Options) -> None:
     """Reject contradictory arguments, with upstream's order and messages."""
+    if options.facts or options.fail_on or options.compare != "resources":
+        raise CommandFailed("--facts, --fail-on, --compare: needs --base and --head")
     ttl = options.generated_exception_ttl
     if parse_duration(ttl) is None:
         raise CommandFailed(

@@ -240,6 +240,38 @@ _OPTIONS_OF_CLUSTERS: Final = (
     ),
 )
 
+_OPTIONS_OF_COMPARISONS: Final = (
+    click.Option(
+        ["--base"], **_TEXT, help="Folder or file before a change; needs --head."
+    ),
+    click.Option(
+        ["--head"],
+        **_TEXT,
+        help="Folder or file after the change. Shows what policies then decide, mutate"
+        " and generate differently when the objects are created.",
+    ),
+    click.Option(
+        ["--compare"],
+        default="resources",
+        type=click.Choice(["resources", "policies"]),
+        help="What --base and --head have: manifests, or policies for the manifests of"
+        " -r.",
+    ),
+    click.Option(
+        ["--facts"],
+        **_TEXT,
+        help="File of the command facts, for --base and --head: what policies read from"
+        " the cluster.",
+    ),
+    click.Option(
+        ["--fail-on"],
+        **_MANY,
+        help="Exit with 1 on these differences of --base and --head: denied,"
+        " undecidable, audited, mutated, generated, allowed, or none. Default: denied"
+        " and undecidable.",
+    ),
+)
+
 command = Command(
     "apply",
     (
@@ -253,6 +285,10 @@ command = Command(
             "apply policies/ -r manifests/ --output-format github",
         ),
         Example("Evaluate the objects of a cluster", "apply policies/ --cluster"),
+        Example(
+            "Show what policies say about a pull request",
+            "apply policies/ --base main/ --head change/ --output-format markdown",
+        ),
     ),
     callback=_run,
     params=[
@@ -261,6 +297,7 @@ command = Command(
         *_OPTIONS_OF_OUTPUT,
         *_OPTIONS_OF_SOURCES,
         *_OPTIONS_OF_CLUSTERS,
+        *_OPTIONS_OF_COMPARISONS,
     ],
     help="Applies policies to objects.\n\nPOLICIES are files, folders, - for standard"
     " input, or git URLs (http, https, file).",

@@ -18,7 +18,7 @@ from kyverno_mp.cli.sources.compiled import Compiled, compile_cel, compile_other
 from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import AnyCelPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -27,6 +27,7 @@ from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import (
     MUTATING_POLICY,
+    REVIEWED_CEL_KINDS,
     VALIDATING_POLICY,
     PolicyKind,
 )
@@ -43,11 +44,18 @@ class CelPolicies:
 
     validating: Sequence[ValidatingPolicyIR] = ()
     mutating: Sequence[MutatingPolicyIR] = ()
+    generating: Sequence[AnyCelPolicyIR] = ()
 
     @property
     def all(self) -> list[AnyIR]:
-        """All policies."""
+        """All policies that decide about requests."""
         return [*self.validating, *self.mutating]
+
+
+def names_by_type(rule_type: str) -> frozenset[str]:
+    """Return the names of the kinds in CEL with rules of a type: "mutate"."""
+    rows = (row for row in REVIEWED_CEL_KINDS if row.rule_type == rule_type)
+    return frozenset(name for row in rows for name in row.names)
 
 
 def cel_policies_of(policy_set: PolicySet, compiled: Compiled) -> CelPolicies:
@@ -56,6 +64,7 @@ def cel_policies_of(policy_set: PolicySet, compiled: Compiled) -> CelPolicies:
     return CelPolicies(
         compile_cel(policy_set, policy_set.cel_exceptions, compiled),
         [ir for ir in other_policies if isinstance(ir, MutatingPolicyIR)],
+        [ir for ir in other_policies if ir.policy.kind in names_by_type("generate")],
     )
 
 

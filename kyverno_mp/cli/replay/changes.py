@@ -101,7 +101,7 @@ def change_of(
     ``unchanged``: policies that decide as before, even if the decision is unknown.
     """
     if UNDECIDABLE in (before.outcome, after.outcome):
-        if _decide_alike(before, after, unchanged):
+        if decide_alike(before, after, unchanged):
             return None
         undecided = {*before.undecided, *after.undecided}
         policies = sorted({policy for policy, _ in undecided if policy})
@@ -145,7 +145,7 @@ def _text_of(operation: dict[str, Json]) -> str:
     return f"{operation.get('op')} {operation.get('path')}{value}"
 
 
-def _decide_alike(before: Verdict, after: Verdict, unchanged: frozenset[str]) -> bool:
+def decide_alike(before: Verdict, after: Verdict, unchanged: frozenset[str]) -> bool:
     """Return whether both verdicts lack the same data and otherwise agree."""
     taking = before.took_part | after.took_part
     if not taking or "" in taking:

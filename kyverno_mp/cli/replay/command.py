@@ -7,7 +7,6 @@ Source: docs/replay.md.
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ import msgspec
 
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.screen import say
-from kyverno_mp.cli.replay.cel import CelPolicies, cel_policies_of
+from kyverno_mp.cli.replay.cel import CelPolicies
 from kyverno_mp.cli.replay.changes import (
     CHANGES,
     Tables,
@@ -23,8 +22,9 @@ from kyverno_mp.cli.replay.changes import (
     recorded_verdict,
     unchanged_policies,
 )
-from kyverno_mp.cli.replay.facts import ClusterFacts, facts_of
+from kyverno_mp.cli.replay.facts import facts_of
 from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
+from kyverno_mp.cli.replay.policies import Served, served
 from kyverno_mp.cli.replay.recording import (
     Group,
     Groups,
@@ -34,13 +34,6 @@ from kyverno_mp.cli.replay.recording import (
 )
 from kyverno_mp.cli.replay.verdicts import Replayer
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.compiled import compile_all
-from kyverno_mp.cli.sources.policies import load_policies
-from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.leader.servable import servable
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.webhook.recording.format import Line
 from kyverno_mp.webhook.route import BOTH, CEL_WEBHOOKS, MUTATE, Route
 
@@ -87,11 +80,9 @@ def called(**flags: Any) -> int:
 def _run(options: Options) -> tuple[Tables, Facts]:
     recording = recording_of(options.recording)
     known = facts_of(options.facts) if options.facts else None
-    after = _compiled(options.policies, known)
+    after = served(options.policies, known)
     before = (
-        _compiled(options.against, known)
-        if options.against
-        else _Set([], CelPolicies())
+        served(options.against, known) if options.against else Served([], CelPolicies())
     )
     unchanged = unchanged_policies(before.by_key(), after.by_key())
     new = Replayer(after.policies, after.cel, known)
@@ -148,61 +139,3 @@ def _route(group: Group, groups: Groups, line: Line, *, both: bool) -> Route:
     }
     called = {named for webhook, named in groups.paths if webhook == first.webhook}
     return Route(first.path, first.webhook, frozenset(compared | (BOTH - called)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Set:
-    """The policies of one side of the comparison."""
-
-    policies: list[CompiledPolicy]
-    cel: CelPolicies
-
-    def by_key(self) -> dict[str, list[object]]:
-        """Return the policies by key; policies of several kinds can share a key."""
-        policies: dict[str, list[object]] = {}
-        for policy in (*self.policies, *self.cel.all):
-            policies.setdefault(policy.policy.key, []).append(policy)
-        return policies
-
-
-def _compiled(paths: Sequence[str], known: ClusterFacts | None) -> _Set:
-    """Load and compile as the server does; raises CommandFailed.
-
-    A policy that cannot be used ends the run. Without the policy, the requests that it
-    denies would seem to be allowed.
-    """
-    policy_set = load_policies(paths)
-    if known is not None:
-        known.add_exceptions(policy_set)
-    compiled = compile_all(policy_set.documents, policy_set.exceptions)
-    cel = cel_policies_of(policy_set, compiled)
-    lost = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
-    lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
-    if lost:
-        raise CommandFailed("\n".join(lost))
-    other_policies = _others(policy_set)
-    for name in other_policies:
-        say(f"skipped, replay does not evaluate this kind: {name}", err=True)
-    served: dict[tuple[str, str, str], CompiledPolicy] = {}
-    for candidate in compiled.policies:
-        try:
-            in_force, lacking = servable(candidate, has_background=True)
-        except PolicyInvalid as error:
-            say(f"policy {candidate.policy.key}: not in force: {error}", err=True)
-            continue
-        if lacking:
-            say(f"policy {candidate.policy.key}: {lacking}", err=True)
-        # As in leader/policy_store.py: the last policy with a name is in force.
-        policy = in_force.policy
-        served[policy.kind, policy.namespace, policy.name] = in_force
-    if not (compiled.policies or cel.all or other_policies):
-        raise CommandFailed(f"no policies in {', '.join(paths)}")
-    return _Set([served[key] for key in sorted(served)], cel)
-
-
-def _others(policy_set: PolicySet) -> list[str]:
-    return [
-        f"{policy.api_version} {policy.kind} {policy.metadata.name}"
-        for policy in (*policy_set.cel, *policy_set.images, *policy_set.authorization)
-        if not isinstance(policy, MutatingPolicy)
-    ]

@@ -30,6 +30,7 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.policy.reading.load import load
+from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.snapshot.data import DataSegment, encode_data
 from kyverno_mp.snapshot.read import Segment
@@ -38,6 +39,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_POLICY_EXCEPTION,
     POLICY_EXCEPTION,
 )
+from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.shared import SharedClusterData
 
 _SALT: Final = bytes(16)
@@ -51,9 +53,20 @@ _EXCEPTIONS: Final = frozenset(
 
 
 class ClusterFacts:
-    """The objects of a file, and what it has in full."""
+    """The objects of a file, and what it has in full.
 
-    def __init__(self, objects: Sequence[dict[str, Json]]) -> None:
+    ``manifests``: Namespaces and ConfigMaps that replace those of the file.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[dict[str, Json]],
+        manifests: Sequence[dict[str, Json]] = (),
+    ) -> None:
+        self.has_all_namespaces = any(map(_is_namespace, objects))
+        later = {_identity(raw) for raw in manifests}
+        objects = [raw for raw in objects if _identity(raw) not in later]
+        objects += manifests
         values = values_of([raw for raw in objects if not _is_exception(raw)])
         # Objects are no answers to calls: their lists may be incomplete.
         values["apicalls"] = values_of([r for r in objects if _is_answer(r)])[
@@ -95,6 +108,13 @@ class ClusterFacts:
             stored = getattr(self._exceptions, name)
             own += [raw for raw in stored if _key(raw) not in keys]
 
+    def namespace_labels(self, name: str) -> Mapping[str, str] | None:
+        """Return the labels of a Namespace, None if it is not known."""
+        namespace = self.namespaces.get(f"{name}/")
+        if namespace is None:
+            return None
+        return labels_of(metadata_of(namespace).get("labels"))
+
     def looked_for(self, namespace: str, name: str) -> bool:
         """Return whether the ConfigMap was looked for when the facts were exported."""
         return not self._looked_for.isdisjoint((f"{namespace}/{name}", f"*/{name}"))
@@ -127,6 +147,15 @@ def _is_head(raw: dict[str, Json]) -> bool:
     return kind == (ANSWER_VERSION, FACTS) and isinstance(raw.get("spec"), dict)
 
 
+def _is_namespace(raw: dict[str, Json]) -> bool:
+    return (raw.get("apiVersion"), raw.get("kind")) == ("v1", "Namespace")
+
+
+def _identity(raw: dict[str, Json]) -> tuple[Json, Json, str, str]:
+    namespace, name = metadata_text(raw, "namespace"), metadata_text(raw, "name")
+    return raw.get("apiVersion"), raw.get("kind"), namespace, name
+
+
 def _is_exception(raw: dict[str, Json]) -> bool:
     return (raw.get("apiVersion"), raw.get("kind")) in _EXCEPTIONS
 
@@ -146,17 +175,34 @@ def _same(segment: DataSegment) -> DataSegment:
 
 def facts_of(path: str) -> ClusterFacts:
     """Read facts. Raises: CommandFailed."""
+    return clustered(path, fact_objects(path))
+
+
+def fact_objects(path: str) -> list[dict[str, Json]]:
+    """Return the documents of a file or folder of facts. Raises: CommandFailed."""
     objects: list[dict[str, Json]] = []
     try:
         for data, file in sources(path):
             documents = [document.raw for document in load(data, file=file)]
             _check(documents, file)
             objects += documents
-        if not objects:
-            raise CommandFailed(f"no facts in {path}")
-        return ClusterFacts(objects)
     except OSError as error:
         raise CommandFailed(read_error(error, error.filename or path)) from error
+    except InputError as error:
+        raise CommandFailed(f"{path}: {error.where}: {error.message}") from error
+    if not objects:
+        raise CommandFailed(f"no facts in {path}")
+    return objects
+
+
+def clustered(
+    path: str,
+    objects: Sequence[dict[str, Json]],
+    manifests: Sequence[dict[str, Json]] = (),
+) -> ClusterFacts:
+    """Return the facts in the documents of ``path``. Raises: CommandFailed."""
+    try:
+        return ClusterFacts(objects, manifests)
     except InputError as error:
         raise CommandFailed(f"{path}: {error.where}: {error.message}") from error
 
@@ -240,9 +286,10 @@ class _Ports(Unrecorded):
 
     def namespace(self, name: str, deadline_ns: int) -> Json:
         """Return a Namespace, None if it does not exist."""
-        if self._facts.namespaces:
-            return self._facts.namespaces.get(f"{name}/")
-        return super().namespace(name, deadline_ns)
+        namespace = self._facts.namespaces.get(f"{name}/")
+        if namespace is None and not self._facts.has_all_namespaces:
+            return super().namespace(name, deadline_ns)
+        return namespace
 
 
 class _Resources(UnrecordedCel):
@@ -257,8 +304,10 @@ class _Resources(UnrecordedCel):
     ) -> Json | None:
         """Return the object, None if it does not exist."""
         facts, (namespace, name) = self._facts, key
-        if (api_version, plural) == ("v1", "namespaces") and facts.namespaces:
-            return facts.namespaces.get(f"{name}/")
+        if (api_version, plural) == ("v1", "namespaces"):
+            known = facts.namespaces.get(f"{name}/")
+            if known is not None or facts.has_all_namespaces:
+                return known
         if (api_version, plural) == ("v1", "configmaps"):
             config_map = facts.config_maps.get(f"{namespace}/{name}")
             if config_map is not None or facts.looked_for(namespace, name):

@@ -11,26 +11,23 @@ undecided, and then the request is neither allowed nor mutated.
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from kyverno_mp.cli.replay.cel import CelPolicies, CelReplay
+from kyverno_mp.cli.replay.current import CurrentReview, NotedEngine
 from kyverno_mp.cli.replay.facts import ClusterFacts, known_ports
 from kyverno_mp.cli.replay.redacted import RedactedReads
 from kyverno_mp.cli.replay.unrecorded import unrecorded
-from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.program.context.rule_context import RequestContext
-from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.engine import Clock, link_rule
 from kyverno_mp.program.list_source import ListSource
 from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plans.plan import ValidationPlanner
-from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.http_errors import HttpError
@@ -67,6 +64,10 @@ class Verdict:
     is_validated: bool = True
     """Whether policies decide independently; False if one changes the next one's
     input."""
+    audited: tuple[tuple[str, str], ...] = ()
+    """(policy, ``policy/rule: message``) of each rule that fails without a denial."""
+    audits_undecided: tuple[tuple[str, str], ...] = ()
+    """(policy, data that its audit needs), sorted."""
 
 
 class _Response(msgspec.Struct):
@@ -82,77 +83,6 @@ _ANSWER: Final = msgspec.json.Decoder(_Answer)
 _PATCH: Final = msgspec.json.Decoder(list[dict[str, Json]])
 
 
-class _NotedEngine(Engine):
-    """An engine that keeps the context of the running evaluation."""
-
-    __slots__ = ("context",)
-
-    def __init__(self, cluster_data: ClusterData, clock: Clock) -> None:
-        super().__init__(cluster_data, clock)
-        self.context: RequestContext | None = None
-
-    def open(
-        self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
-    ) -> RequestContext:
-        """Create the context, and keep it."""
-        self.context = super().open(request, deadline_ns, pace)
-        return self.context
-
-
-@dataclass(slots=True)
-class _Current:
-    """The current review; implements the ports for recorded data and results."""
-
-    line: Line | None = None
-    responses: Sequence[PolicyResponse] = ()
-    codes: list[str] = field(default_factory=list)
-    lacking: set[tuple[str, str]] = field(default_factory=set)
-
-    # Implements webhook.ports.NamespaceLabels and Roles, and decode's top kind.
-
-    def labels(self, _namespace: str) -> Mapping[str, str] | None:
-        """Return the recorded labels."""
-        assert self.line is not None
-        return self.line.namespace_labels
-
-    def roles_of(
-        self, _namespace: str, _username: str, _groups: Sequence[str]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the recorded roles."""
-        assert self.line is not None
-        return tuple(self.line.roles), tuple(self.line.cluster_roles)
-
-    def top_kind(self, _group: str, _version: str, _resource: str) -> str | None:
-        """Return the kind that policies match on."""
-        assert self.line is not None
-        return self.line.kind[2]
-
-    # Implements webhook.ports.Records.
-
-    def review(
-        self,
-        _request: Request,
-        _webhook: str,
-        responses: Sequence[PolicyResponse],
-        *,
-        allowed: bool,
-        seconds: float,
-    ) -> None:
-        """Keep the responses of the policies."""
-        del allowed, seconds
-        self.responses = responses
-
-    def audit(self, *_arguments: object) -> None:
-        """Ignore audits, which do not change verdicts."""
-
-    def http(self, *_arguments: object) -> None:
-        """Ignore HTTP metrics, because no requests arrive."""
-
-    def error(self, code: str) -> None:
-        """Keep the code of an evaluation that failed."""
-        self.codes.append(code)
-
-
 class Replayer:
     """One set of policies, linked once and applied to many reviews."""
 
@@ -161,10 +91,13 @@ class Replayer:
         policies: Sequence[CompiledPolicy],
         cel: CelPolicies | None = None,
         facts: ClusterFacts | None = None,
+        *,
+        audits: bool = False,
     ) -> None:
+        """Link the policies. ``audits``: verdicts have the results of Audit, too."""
         in_cel = cel or CelPolicies()
         self.cel = CelReplay(in_cel)
-        self._current = current = _Current()
+        self._current = current = CurrentReview()
         self._reads = RedactedReads(policies)
         self._asking = frozenset(
             [
@@ -175,7 +108,7 @@ class Replayer:
             + [policy.policy.key for policy in in_cel.all if policy.effects]
         )
         clock = Clock(now=self._now, monotonic_ns=time.monotonic_ns)
-        self._engine = _NotedEngine(
+        self._engine = NotedEngine(
             unrecorded(
                 self._note,
                 current,
@@ -193,6 +126,8 @@ class Replayer:
                 roles=current,
                 namespaces=current,
                 top_kind=current.top_kind,
+                audit_queue=cast("Any", current) if audits else None,
+                sink=current if audits else None,
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: planner),
@@ -221,6 +156,7 @@ class Replayer:
         current = self._current
         current.line, current.responses = line, ()
         current.codes, current.lacking = [], set()
+        current.audits, current.audited = [], []
         self.cel.candidates = ()
         is_cel = route.webhook in CEL_WEBHOOKS
         try:
@@ -233,7 +169,25 @@ class Replayer:
         if route.webhook in _MUTATING:
             return self._mutated(response, undecided)
         denying = list(filter(denies, current.responses))
-        return self._validated(response, undecided, denying)
+        return self._with_audits(self._validated(response, undecided, denying))
+
+    def _with_audits(self, verdict: Verdict) -> Verdict:
+        """Run the audits that follow the answer, and add their failures."""
+        current = self._current
+        current.lacking = set()
+        for audit in current.audits:
+            audit()
+        undecided = {policy for policy, _ in (*current.lacking, *verdict.undecided)}
+        return replace(
+            verdict,
+            audited=tuple(
+                (response.policy.key, failure)
+                for response in current.audited
+                if response.policy.key not in undecided
+                for failure in _failures(response)
+            ),
+            audits_undecided=tuple(sorted(current.lacking)),
+        )
 
     def _undecided(self, line: Line, *, is_cel: bool) -> set[tuple[str, str]]:
         """Return the policies whose results are unknown, each with the reason."""
@@ -317,12 +271,7 @@ class Replayer:
             for response in self._current.responses
             if _rules_of(response)
         }
-        reasons = [
-            f"{policy_response.policy.key}/{rule_result.rule}: {rule_result.message}"
-            for policy_response in policies
-            for rule_result in policy_response.results
-            if rule_result.status in (FAIL, ERROR)
-        ]
+        reasons = [each for response in policies for each in _failures(response)]
         return Verdict(
             outcome=outcome,
             policies=tuple(
@@ -334,6 +283,16 @@ class Replayer:
             took_part=frozenset(taking | {policy for policy, _ in undecided}),
             is_validated=is_validated,
         )
+
+
+def _failures(response: PolicyResponse) -> list[str]:
+    """Return ``policy/rule: message`` of each rule that failed; a rule may be ""."""
+    key = response.policy.key
+    return [
+        f"{'/'.join(filter(None, (key, rule_result.rule)))}: {rule_result.message}"
+        for rule_result in response.results
+        if rule_result.status in (FAIL, ERROR)
+    ]
 
 
 def _rules_of(response: PolicyResponse) -> list[str]:

@@ -5,6 +5,7 @@ command that nothing checks. Commands run as written, in a folder with the files
 pages name. Exit code 1 is a verdict about these files; 2 and above is a wrong command.
 """
 
+import json
 import os
 import re
 import shutil
@@ -111,6 +112,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / _OBJECTS, made / name)
     shutil.copytree(ROOT / "config/samples/kinds-test", made / "path/to/tests")
     shutil.copytree(ROOT / "config/samples/kinds", made / "path/to/kinds")
+    for name in ("main", "change"):
+        shutil.copytree(made / "resources", made / name)
+    for name in ("old", "new"):
+        shutil.copytree(made / "policies", made / name)
+    head = {"apiVersion": "kyverno-mp.io/v1alpha1", "kind": "ClusterFacts"}
+    facts = {**head, "metadata": {"name": "facts"}, "spec": {"documents": 0}}
+    (made / "facts.yaml").write_text(json.dumps(facts))
     (made / "exception.yaml").write_text(_EXCEPTION)
     (made / "reports.yaml").write_text(_REPORT)
     (made / "request.json").write_text(_REQUEST)

@@ -143,3 +143,26 @@ def test_hooks_are_well_formed() -> None:
         assert {"id", "name", "entry", "language", "description"} <= set(hook)
         assert hook["language"] == "python"
         assert hook["types"] == ["yaml"]
+
+
+@pytest.mark.parametrize(("head", "code"), [("bad.yaml", 1), ("good.yaml", 0)])
+def test_action_previews_a_change(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, head: str, code: int
+) -> None:
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        monkeypatch.setenv(name, str(repository.parent / name))
+    (repository.parent / "GITHUB_STEP_SUMMARY").write_text("before\n")
+    done = _step(
+        repository,
+        command="compare",
+        policies="policy.yaml",
+        base="good.yaml",
+        head=head,
+    )
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    summary = (repository.parent / "GITHUB_STEP_SUMMARY").read_text()
+    assert summary.startswith("before\n### ")
+    assert ("| now denied | 1 |" in summary) is bool(code)
+    output = (repository.parent / "GITHUB_OUTPUT").read_text()
+    preview = Path(output.removeprefix("preview=").strip())
+    assert summary == "before\n" + preview.read_text()
