@@ -18,7 +18,7 @@ from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
-from kyverno_mp.cli.apply.options import LISTS, Options, check, echo_of, split
+from kyverno_mp.cli.apply.options import Options, check, echo_of, options_of
 from kyverno_mp.cli.apply.output import (
     needs_messages,
     needs_response,
@@ -367,15 +367,7 @@ def _exit_code(
 
 def called(policies: tuple[str, ...], **flags: object) -> int:
     """Run the command with the flags that click parsed."""
-    for name in LISTS:
-        values = flags[name]
-        assert isinstance(values, tuple)
-        flags[name] = split(values)
-    options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
-    if options.base or options.head:
-        from kyverno_mp.cli.compare.command import run_comparison  # rarely needed
-
-        return run_comparison(options)
+    options = options_of(policies, **flags)
     if not options.watch:
         return run(options)
     from kyverno_mp.cli.watch import watch  # only for --watch

@@ -103,6 +103,15 @@ def split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for value in values for part in value.split(",") if part)
 
 
+def options_of(policies: Sequence[str], **flags: object) -> Options:
+    """Return the flags that click parsed."""
+    for name in LISTS:
+        values = flags[name]
+        assert isinstance(values, tuple)
+        flags[name] = split(values)
+    return Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
+
+
 def check(options: Options) -> None:
     """Reject contradictory arguments, with upstream's order and messages."""
     if options.facts or options.fail_on or options.compare != "resources":

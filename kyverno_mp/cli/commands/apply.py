@@ -1,8 +1,8 @@
 """Declare ``apply``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/apply/command.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/cli 2.
+Next: cli/apply/command.py, cli/compare/command.py.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 2.
 """
 
 from typing import Any, Final
@@ -35,8 +35,10 @@ class _GoInteger(click.types.IntParamType):
 
 def _run(**flags: Any) -> int:
     # Imported late: help pages do not need the engine.
-    from kyverno_mp.cli.apply.command import called
-
+    if flags["base"] or flags["head"]:
+        from kyverno_mp.cli.compare.command import called
+    else:
+        from kyverno_mp.cli.apply.command import called
     return called(**flags)
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.options import Options, options_of
 from kyverno_mp.cli.compare.differences import CHANGES, Differences, differences_of
 from kyverno_mp.cli.compare.manifests import manifests_of, shared_objects
 from kyverno_mp.cli.compare.output import as_json, markdown, table
@@ -44,11 +44,9 @@ _OTHER_FLAGS: Final = frozenset(
 """The flags that a comparison knows."""
 
 
-def run_comparison(options: Options) -> int:
-    """Compare the two sides, print what differs, and return the exit code.
-
-    Raises: CommandFailed.
-    """
+def called(policies: tuple[str, ...], **flags: object) -> int:
+    """Run the command with the flags that click parsed. Raises: CommandFailed."""
+    options = options_of(policies, **flags)
     _check(options)
     base, head = _sides(options)
     total = len({*base.manifests, *head.manifests})

@@ -1,17 +1,21 @@
 """From `kubectl apply` of a policy to a denied request, on a real API server."""
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from kyverno_mp.controllers.certificates.reconcile import SECRETS
 from kyverno_mp.controllers.webhook_config.options import VALIDATING
@@ -194,6 +198,106 @@ def test_audit_log_names_the_policy_that_denied(
     told = [one.annotations[key] for one in creations if key in one.annotations]
     assert told
     assert all(text.startswith("told/") and text.endswith("=fail") for text in told)
+
+
+def test_a_preview_says_what_the_cluster_does(
+    pod: Pod, objects: Objects, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Each of a hundred creations, with the facts that were exported before."""
+    assert pod.process.poll() is None
+    objects.create(NAMESPACES, space("low"))
+    objects.create(NAMESPACES, space("high"))
+    objects.create(CONFIG_MAPS, {**config_map("denied"), "data": {"team": "b"}})
+    policies = previewed_policies()
+    for each in policies:
+        objects.create(CLUSTER_POLICIES, each)
+    for each in policies:
+        wait_for(partial(is_ready, objects, each["metadata"]["name"]))
+    for name, documents in (("p", policies), ("head", list(previewed_objects()))):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
+    (tmp_path / "base.yaml").write_text("")
+    facts = tmp_path / "facts.yaml"
+    command(cluster, "facts", tmp_path / "p.yaml", "-o", facts)
+    sides = ("--base", tmp_path / "base.yaml", "--head", tmp_path / "head.yaml")
+    flags = ("--facts", facts, "--output-format", "json", "--fail-on", "none")
+    preview = json.loads(command(cluster, "apply", tmp_path / "p.yaml", *sides, *flags))
+    listed: dict[str, set[str]] = {"denied": set(), "mutated": set()}
+    for row in preview["list"]:
+        listed[row["change"]].add(row["object"])
+    happened: dict[str, set[str]] = {"denied": set(), "mutated": set()}
+    for raw in previewed_objects():
+        path = f"ConfigMap {raw['metadata']['namespace']}/{raw['metadata']['name']}"
+        try:
+            stored = objects.create(CONFIG_MAPS, raw)
+        except KubeRefused as error:
+            if "is needed" not in error.message:
+                raise
+            happened["denied"].add(path)
+            continue
+        if stored["metadata"].get("labels") != raw["metadata"]["labels"]:
+            happened["mutated"].add(path)
+    assert listed == happened
+    assert all(10 < len(paths) < 90 for paths in happened.values())
+
+
+def space(level: str) -> dict[str, Any]:
+    return {"metadata": {"name": f"level-{level}", "labels": {"level": level}}}
+
+
+def previewed_policies() -> list[dict[str, Any]]:
+    """Policies that read a Namespace's labels and a ConfigMap, and one that mutates."""
+    strict = policy("strict", "owner", "ConfigMap")
+    (selected,) = strict["spec"]["rules"][0]["match"]["any"]
+    selected["resources"]["namespaceSelector"] = {"matchLabels": {"level": "high"}}
+    reading = policy("reading", "app", "ConfigMap")
+    (rule,) = reading["spec"]["rules"]
+    named = {"name": "denied", "namespace": "default"}
+    rule["context"] = [{"name": "denied", "configMap": named}]
+    condition = {
+        "key": "{{ request.object.metadata.labels.team || '' }}",
+        "operator": "Equals",
+        "value": "{{ denied.data.team }}",
+    }
+    rule["validate"] = {
+        "failureAction": "Enforce",
+        "message": "another team is needed",
+        "deny": {"conditions": {"any": [condition]}},
+    }
+    adding = policy("adding", "app", "ConfigMap")
+    (rule,) = adding["spec"]["rules"]
+    del rule["validate"]
+    labels = {"+(app)": "{{ request.namespace }}"}
+    rule["mutate"] = {"patchStrategicMerge": {"metadata": {"labels": labels}}}
+    return [strict, reading, adding]
+
+
+def previewed_objects() -> Iterator[dict[str, Any]]:
+    chance = random.Random(3)
+    for number in range(100):
+        labels = {
+            label: chance.choice("abc")
+            for label in ("team", "owner", "app")
+            if chance.random() < 0.6
+        }
+        space = chance.choice(["level-low", "level-high"])
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"c-{number}", "namespace": space, "labels": labels},
+        }
+
+
+def command(cluster: Cluster, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "kyverno_mp", *map(str, arguments)],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_invalid_policy_is_denied_at_admission(pod: Pod, objects: Objects) -> None:
