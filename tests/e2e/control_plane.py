@@ -30,8 +30,8 @@ from tests.e2e.kubeconfig import (
     write_kubeconfig,
 )
 from tests.ports import free_ports
+from tests.waiting import HANG_S
 
-READY_S: Final = 90.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.1
 TOKEN_S: Final = 12 * 3600
@@ -119,7 +119,7 @@ class Program:
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
         """Wait for a condition; raises NotReady with the end of the log."""
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + HANG_S
         while not is_so():
             ended = self._process is None or self._process.poll() is not None
             if ended or time.monotonic() > deadline:
