@@ -22,7 +22,7 @@ from kyverno_mp.telemetry.page import View
 from perf.servers import Server, Unready, bare
 from tests.e2e.api import Api, Refused
 from tests.e2e.binaries import find_binaries
-from tests.e2e.control_plane import ControlPlane
+from tests.e2e.control_plane import THRIFT, ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 
@@ -39,7 +39,8 @@ _READY_S_MAX: Final = 120.0
 @contextlib.contextmanager
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """Run a control plane with our CustomResourceDefinitions below ``folder``."""
-    plane = ControlPlane(find_binaries(), folder)
+    # As fast as it can be: tests save its CPU time instead.
+    plane = ControlPlane(find_binaries(), folder, {"GOGC": THRIFT["GOGC"]})
     plane.start()
     try:
         with Api(plane.access) as api:

@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +30,8 @@ from tests.e2e.kubeconfig import (
     write_kubeconfig,
 )
 from tests.ports import free_ports
+from tests.waiting import HANG_S
 
-READY_S: Final = 90.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.1
 TOKEN_S: Final = 12 * 3600
@@ -47,10 +47,14 @@ LEFT_OUT: Final = (
     "taint-eviction-controller",
 )
 """Controllers that would evict the pods of such a node."""
-GO_GARBAGE_PERCENT: Final = "400"
-"""A control plane is small, and collecting its garbage costs a fifth of its CPU.
+THRIFT: Final = {"GOGC": "400", "GOMAXPROCS": "1", "TIMER_SLACK_NS": "10000000"}
+"""Environment of the control plane's programs: an idle one takes half the CPU time.
 
-With 200 it takes a third more CPU time; with 800 no less, but two gigabytes of memory.
+GOGC: a control plane is small, and collecting its garbage costs a fifth of its time.
+With 200 it takes a third more; with 800 no less, but two gigabytes of memory.
+GOMAXPROCS: idle threads of Go look for the work of others, and several control planes
+share the cores. The slack (guard.py) lets one wake-up serve the timers of 10 ms: the
+API server alone has one each second for every version of every kind.
 """
 GUARD: Final = Path(__file__).with_name("guard.py")
 
@@ -62,9 +66,17 @@ class NotReady(AssertionError):
 class Program:
     """One running program with its log."""
 
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take ``environment``: variables on top of the inherited ones."""
         self.name = name
         self.command = command
+        self._environment = environment or {}
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -85,7 +97,7 @@ class Program:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(GUARD), str(os.getpid()), *self.command],
-                env={**_inherited(), "GOGC": GO_GARBAGE_PERCENT},
+                env={**_inherited(), **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -107,7 +119,7 @@ class Program:
 
     def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
         """Wait for a condition; raises NotReady with the end of the log."""
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + HANG_S
         while not is_so():
             ended = self._process is None or self._process.poll() is not None
             if ended or time.monotonic() > deadline:
@@ -128,8 +140,15 @@ def _inherited() -> dict[str, str]:
 class ControlPlane:
     """A cluster of three programs; use ``start`` and ``stop``."""
 
-    def __init__(self, binaries: Binaries, folder: Path) -> None:
+    def __init__(
+        self,
+        binaries: Binaries,
+        folder: Path,
+        environment: Mapping[str, str] = THRIFT,
+    ) -> None:
+        """Take ``environment``: variables of all three programs."""
         self.folder = folder
+        self._environment = environment
         self._authority = Authority(folder)
         key = write_service_account_key(folder)
         etcd_port, peer_port, self.port, manager_port = free_ports(4)
@@ -216,6 +235,7 @@ class ControlPlane:
                 "--log-level=warn",
             ],
             self.folder,
+            self._environment,
         )
 
     def _apiserver(
@@ -254,6 +274,7 @@ class ControlPlane:
                 f"--audit-log-path={self.folder / 'audit.log'}",
             ],
             self.folder,
+            self._environment,
         )
 
     def _manager(self, binaries: Binaries, port: int, key: Path) -> Program:
@@ -278,6 +299,7 @@ class ControlPlane:
                 "--profiling=false",
             ],
             self.folder,
+            self._environment,
         )
 
     def _is_ready(self) -> bool:
