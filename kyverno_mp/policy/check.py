@@ -38,7 +38,7 @@ from kyverno_mp.policy.documents.cleanup_policy import (
     CleanupPolicy,
     ClusterCleanupPolicy,
 )
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Findings, Problem
@@ -121,7 +121,7 @@ def check(
     ``rules``: the computed rules (with autogen), which upstream checks; by default the
     rules as written. ``cluster_kinds``: see Subject.
     """
-    if not isinstance(document, ClusterPolicy | Policy):
+    if not isinstance(document, AnyPolicy):
         return Findings(_unique(_check_other(document, cluster_kinds)))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
@@ -144,7 +144,7 @@ def first_error_like_upstream(
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
     """Return upstream's error for the document, "" if upstream would accept it."""
-    if not isinstance(document, ClusterPolicy | Policy):
+    if not isinstance(document, AnyPolicy):
         return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)

@@ -36,11 +36,8 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     is_authorization_policy,
     is_validating_policy,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
@@ -323,11 +320,11 @@ def _add_document(
         _refuse_unstorable(raw, file)
     if isinstance(document, PolicyException):
         policy_set.exceptions.append(document)
-    elif isinstance(document, ClusterPolicy | Policy):
+    elif isinstance(document, AnyPolicy):
         policy_set.documents.append(document)
         policy_set.raw[document.metadata.name] = raw
         policy_set.warnings += ignored_names(raw, file)
-    elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+    elif isinstance(document, AnyCleanupPolicy):
         policy_set.cleanups.append(document)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")

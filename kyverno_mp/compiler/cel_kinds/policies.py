@@ -125,6 +125,21 @@ def compile_generating_with(
     return compiled, unusable
 
 
+def compile_trigger(
+    document: GeneratingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    names: dict[str, Type],
+) -> tuple[GeneratingPolicyIR, Unusable]:
+    """Compile what a worker needs: the match constraints of the trigger.
+
+    Raises: DocumentInvalid.
+    """
+    compiled, unusable = compile_generating_with(
+        document, naming(exceptions, document), names
+    )
+    return msgspec.structs.replace(compiled, exceptions=()), unusable
+
+
 def compile_deleting_policy(
     document: DeletingPolicy,
     exceptions: Iterable[CelPolicyException] = (),

@@ -36,7 +36,8 @@ from kyverno_mp.ir.validating_policy import (
     ValidatingPolicyIR,
 )
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
@@ -50,7 +51,6 @@ from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.yaml_int import INT64_MAX
 
-AnyCelDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 CompiledT = TypeVar("CompiledT")
 _Compiled: TypeAlias = tuple[NamedExpressionIR, ...]
 Unusable: TypeAlias = list[tuple[str, Problem]]
