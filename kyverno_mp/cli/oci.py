@@ -20,7 +20,7 @@ from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import REGISTRY_LAYERS_MAX
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy
 from kyverno_mp.policy.reading.decode import POLICIES, decode
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
@@ -54,7 +54,7 @@ def push(source: str, image: str, client: Client) -> None:
     reference = _reference(image)
     layers = []
     for policy, raw in policies:
-        kind = "cluster policy" if isinstance(policy, ClusterPolicy) else "policy"
+        kind = "policy" if isinstance(policy, Policy) else "cluster policy"
         _print(f"Adding {kind} [{policy.metadata.name}]")
         layers.append((raw, _yaml_of(raw)))
     _print(f"Uploading [{reference.name}]...")

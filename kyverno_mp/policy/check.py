@@ -13,7 +13,6 @@ from kyverno_mp.policy.checks.cleanup import check_cleanup
 from kyverno_mp.policy.checks.exception import check_exception
 from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
-from kyverno_mp.policy.checks.rules.blocks import check_blocks
 from kyverno_mp.policy.checks.rules.bodies import check_bodies
 from kyverno_mp.policy.checks.rules.conditions import check_conditions
 from kyverno_mp.policy.checks.rules.context import check_context
@@ -23,7 +22,7 @@ from kyverno_mp.policy.checks.rules.kinds import (
     check_matches_a_kind,
 )
 from kyverno_mp.policy.checks.rules.patches import check_patch
-from kyverno_mp.policy.checks.rules.rule import check_rules
+from kyverno_mp.policy.checks.rules.rule import check_blocks, check_rules
 from kyverno_mp.policy.checks.rules.subject import Problems, Subject
 from kyverno_mp.policy.checks.rules.variables import check_elements, check_variables
 from kyverno_mp.policy.checks.spec import (
@@ -34,10 +33,7 @@ from kyverno_mp.policy.checks.spec import (
     check_spec,
     check_spec_overrides,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
@@ -161,10 +157,7 @@ def first_error_like_upstream(
 
 
 def _check_other(
-    document: PolicyException
-    | CleanupPolicy
-    | ClusterCleanupPolicy
-    | GlobalContextEntry,
+    document: PolicyException | AnyCleanupPolicy | GlobalContextEntry,
     cluster_kinds: frozenset[str] | None,
 ) -> Problems:
     if isinstance(document, PolicyException):

@@ -35,11 +35,11 @@ from tests.style import (
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
-    "ClusterPolicy": 44,
-    "ClusterCleanupPolicy": 5,
-    "ValidatingPolicy": 29,
+    "ClusterPolicy": 40,
+    "ClusterCleanupPolicy": 4,
+    "ValidatingPolicy": 28,
     "MutatingPolicy": 35,
-    "ImageValidatingPolicy": 22,
+    "ImageValidatingPolicy": 20,
     "GeneratingPolicy": 30,
     "DeletingPolicy": 19,
 }
