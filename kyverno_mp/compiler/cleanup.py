@@ -1,7 +1,7 @@
 """Compile a CleanupPolicy or ClusterCleanupPolicy.
 
 Room: compiler. Takes: the decoded document. Gives: CleanupIR. Next: program/cleanup.
-May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3, 7.
+Source: docs/behaviour/controllers 1.3, 7.
 """
 
 import msgspec

@@ -4,7 +4,6 @@ Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's Encode
 with the same keys; one for all further policies of a namespace; is_missed, for policies
 without a stub; without_exceptions, which drops only PolicyExceptions.
 Next: leader/documents/linked_memory.py.
-May touch: nothing outside its arguments.
 
 SAFETY: without its rules, the policy would allow requests that it denies. So the stub's
 rules still match, and fail according to its failurePolicy. Preconditions, conditions

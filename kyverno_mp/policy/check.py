@@ -2,8 +2,7 @@
 
 Room: policy. Takes: a document of policy/reading/decode.py; optionally the computed
 rules and facts about the cluster. Gives: Findings, or the single text that Kyverno's
-policy webhook returns. Next: the leader, the CLI, the policy webhook. May touch:
-nothing outside its arguments.
+policy webhook returns. Next: the leader, the CLI, the policy webhook.
 Source: docs/behaviour/engine 10 (order of checks), 8.7.
 """
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: a raw document from a file. Gives: Problems. Next: the CLI (apply,
 test, lint), whose documents were never checked by an API server.
-May touch: nothing outside its arguments.
 Source: Kubernetes apimachinery api/validation (ObjectMeta); docs/behaviour/cli 4.
 """
 

@@ -1,7 +1,7 @@
 """Declare every metric family once: name, type, labels, help.
 
 Room: telemetry. Takes: nothing. Gives: FAMILIES for record, collect and expose; table()
-for docs/metrics.md. May touch: nothing.
+for docs/metrics.md.
 Source: docs/behaviour/controllers 9.2 (Kyverno's names, labels and buckets).
 
 Over 400 lines: one table, from which the documents' table is generated.

@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next:
 webhook/review/service.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.1 (routes), 2.5 (policy selection), 3.4
 (fine-grained).
 """

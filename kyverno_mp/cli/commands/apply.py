@@ -1,7 +1,7 @@
 """Declare ``apply``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/apply/command.py. May touch: nothing outside its arguments.
+Next: cli/apply/command.py.
 Source: docs/behaviour/cli 2.
 """
 

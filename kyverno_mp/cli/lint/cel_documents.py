@@ -2,7 +2,6 @@
 
 Room: cli. Takes: documents of policies.kyverno.io. Gives: ``expressions_of``,
 ``cel_concerns``. Next: command.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1; docs/behaviour/v1.19 5 (required); docs/images.md.
 """
 

@@ -1,7 +1,7 @@
 """Find policies and rules that the server of this version rejects or skips.
 
 Room: cli. Takes: documents and compiled policies. Gives: Refusals with the server's
-codes. Next: command, explain. May touch: nothing outside its arguments.
+codes. Next: command, explain.
 Source: leader/policy_store.py and webhook/policy_review.py, which reject policies.
 """
 

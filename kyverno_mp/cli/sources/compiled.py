@@ -1,7 +1,7 @@
 """Compile the loaded policies, each separately.
 
 Room: cli. Takes: PolicySet, exceptions. Gives: Compiled and the records of each kind.
-Next: cli/apply/evaluate. May touch: nothing outside its arguments.
+Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 """
 

@@ -1,7 +1,7 @@
 """Define what the policy paths of a run contain.
 
 Room: cli. Takes: decoded documents. Gives: PolicySet. Next: policies, compiled.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
+Source: docs/behaviour/cli 4.
 """
 
 from typing import TYPE_CHECKING

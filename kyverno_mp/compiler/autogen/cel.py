@@ -3,7 +3,6 @@
 Room: compiler. Takes: the spec of a policy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/validating_policy.py,
 compiler/cel_kinds/image_validating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; docs/behaviour/v1.19 12; Kyverno pkg/cel/autogen,
 pkg/cel/policies/vpol/autogen.
 

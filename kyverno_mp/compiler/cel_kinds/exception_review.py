@@ -2,8 +2,7 @@
 
 Room: compiler. Takes: decoded exceptions of either group. Gives: its conditions that do
 not compile, its invalid annotations, and why it takes too many steps to compile.
-Next: webhook/policy_review.py, cli/lint, cli/apply. May touch: nothing outside its
-arguments.
+Next: webhook/policy_review.py, cli/lint, cli/apply.
 Source: docs/differences.md (policies that are rejected); Kyverno 1.19.1 (conditions of
 exceptions for policies in CEL are compiled at admission).
 

@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: nothing. Gives: ``row_of``, ROWS. Next: review.py,
 exception_review.py, leader/documents/in_cel.py, cli/sources/compiled.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 6, 10; docs/behaviour/controllers 13.
 
 All kinds take the same steps; a row has what differs, so no other module asks for the

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. If an expression does
 not compile, the whole policy is rejected, as upstream does at admission.
-Next: program/cel_policies. May touch: nothing outside its arguments.
+Next: program/cel_policies.
 Source: docs/behaviour/cel 4, 5, 7, 10.1; docs/behaviour/v1.19 4, 5; Kyverno
 pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
 """

@@ -3,7 +3,6 @@
 Room: compiler. Takes: decoded documents. Gives: GeneratingPolicyIR, DeletingPolicyIR.
 If an expression does not compile, the whole policy is rejected, as upstream does at
 admission. Next: program/cel_policies.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
 pkg/cel/policies/{gpol,dpol}/compiler/compiler.go.
 """

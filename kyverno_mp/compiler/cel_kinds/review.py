@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages, and
 ``refusals``: all reasons to reject a policy. Next: cli/lint, webhook/policy_review.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno
 pkg/cel/policies/{vpol,mpol,gpol,dpol}/validate.go,
 pkg/image/verification/evaluator/validate.go; docs/behaviour/v1.19 5 (schedule).

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. If an expression
 does not compile, the whole policy is rejected, as upstream does at admission.
-Next: program/validating_policy. May touch: nothing outside its arguments.
+Next: program/validating_policy.
 Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """

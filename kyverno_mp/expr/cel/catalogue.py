@@ -2,8 +2,7 @@
 
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
 base_library(), oldest_library(), kyverno_library(). Next: check.py,
-expr/cel/linking/expressions.py, compiler/rules/effects.py. May touch: nothing outside
-its arguments.
+expr/cel/linking/expressions.py, compiler/rules/effects.py.
 Source: docs/behaviour/cel 11 (Kubernetes 1.35, stored expressions).
 """
 

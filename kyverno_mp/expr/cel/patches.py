@@ -3,7 +3,7 @@
 Room: expr. Takes: the names of types, values of their fields. Gives: the types for an
 Environment and link_expression; ``configuration`` and ``operations``, which convert a
 result to JSON. Next: compiler/admission_policy.py, program/context/cel_scope.py,
-program/admission_policy/mutate.py. May touch: nothing outside its arguments.
+program/admission_policy/mutate.py.
 Source: docs/behaviour/cel 10.1; k8s apiserver/pkg/cel/mutation.
 """
 

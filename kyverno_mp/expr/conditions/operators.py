@@ -2,7 +2,7 @@
 
 Room: expr. Takes: an operator's name. Gives: a comparison of two values, or a test of
 keys compiled for one value. Next: expr/conditions/link.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.2,
+Source: docs/behaviour/engine 4.2,
 4.7 (In, NotIn).
 """
 

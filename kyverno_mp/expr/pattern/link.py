@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
 strings) and ``evaluate`` (path and text). Next: program/bodies/pattern.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7.
 """
 

@@ -1,7 +1,7 @@
 """Determine whether the API server enforces a policy itself.
 
 Room: policy. Takes: the status of a policy. Gives: the answer in the status.
-Next: leader, controllers. May touch: nothing outside its arguments.
+Next: leader, controllers.
 Source: docs/behaviour/controllers 13; docs/behaviour/cel 8; docs/behaviour/engine 6
 (CEL).
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw documents. Gives: typed documents. Next:
 leader/policy_store.py, webhook/policy_review.py, controllers/webhook_config/cel.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
 

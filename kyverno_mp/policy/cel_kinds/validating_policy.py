@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/validating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 

@@ -1,7 +1,6 @@
 """Check a CleanupPolicy or ClusterCleanupPolicy.
 
-Room: policy. Takes: the document. Gives: problems. Next: policy/check.py. May touch:
-nothing outside its arguments.
+Room: policy. Takes: the document. Gives: problems. Next: policy/check.py.
 Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_types.go.
 """
 

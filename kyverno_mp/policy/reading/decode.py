@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw JSON (from load.py, or an object of the API server). Gives: a
 frozen document, or every structural problem at once. Next: policy/check.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted kinds).
 """
 

@@ -1,7 +1,7 @@
 """Define the variables of ImageValidatingPolicies, and where they have no value.
 
 Room: program. Takes: nothing. Gives: ``dialect_of``, ``before_images``,
-``of_conditions``. Next: evaluate.py. May touch: nothing outside its arguments.
+``of_conditions``. Next: evaluate.py.
 Source: docs/behaviour/cel 5, 10.4; Kyverno
 pkg/image/verification/evaluator/{compiler,policy}.go.
 """

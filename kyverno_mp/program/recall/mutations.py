@@ -2,7 +2,7 @@
 
 Room: program. Takes: the policies of a plan, a Request, the outcome of running them.
 Gives: MutationRecall, one per plan, and MutationCache, the cache of a worker.
-Next: program/plans/mutation_plan. May touch: nothing outside its arguments.
+Next: program/plans/mutation_plan.
 Source: mutation_reads.py computes the fields; tested by
 tests/fuzz/test_mutation_recall_fuzz.py.
 

@@ -4,7 +4,6 @@ Room: values. Takes: nothing. Gives: POLICY_KINDS and its rows, POLICY_EXCEPTION
 Next: kube/policy_resources.py (their resources), policy/cel_kinds/served.py (their
 documents), compiler/cel_kinds/kinds.py (their compilation),
 snapshot/cel_segments.py (their records).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 9; docs/behaviour/controllers 1.1, 1.6, 3.1.
 
 A row has what is plain data. What a kind does stands where it is done, keyed by the

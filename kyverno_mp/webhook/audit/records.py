@@ -1,8 +1,7 @@
 """Convert the policy responses of one review into records for the leader.
 
 Room: webhook. Takes: a Request and its PolicyResponses. Gives: queues.records.
-Next: sink writes them to this worker's journal. May touch: nothing outside its
-arguments.
+Next: sink writes them to this worker's journal.
 Source: docs/behaviour/controllers 9.1 (which responses make events), 2.7 (merged by
 policy).
 

@@ -1,7 +1,7 @@
 """Decide which policies of a denied review deny it.
 
 Room: webhook. Takes: a PolicyResponse. Gives: denies. Next: recorder.py,
-cli/replay/verdicts.py. May touch: nothing outside its arguments.
+cli/replay/verdicts.py.
 Source: docs/behaviour/controllers 2.7; docs/replay.md (the format).
 
 A recording and its replay share this decision, so they name the same policies.

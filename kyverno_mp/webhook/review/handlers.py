@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: the planners of the snapshot in force. Gives: Handlers, by the
 first segment of their paths. Next: service chooses one for each review.
-May touch: nothing.
 
 The kinds in CEL have the paths of their rows in the table of kinds; a new type of
 results needs a module with its Handler in this package, and a row here.

@@ -1,7 +1,7 @@
 """Find parts of policies in CEL whose answer differs from that of Kyverno 1.18.
 
 Room: cli. Takes: decoded policies of policies.kyverno.io and their exceptions. Gives:
-Concerns. Next: report. May touch: nothing outside its arguments.
+Concerns. Next: report.
 Source: docs/differences.md (corrected); docs/behaviour/cel 5, 7.
 """
 

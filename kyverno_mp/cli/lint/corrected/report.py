@@ -1,7 +1,7 @@
 """Name what Kyverno 1.18 answers wrongly in a document, one code per correction.
 
 Room: cli. Takes: a decoded document of any kind. Gives: Concerns. Next:
-cli/lint/command, cli/explain/command. May touch: nothing outside its arguments.
+cli/lint/command, cli/explain/command.
 Source: docs/differences.md (corrected, with the upstream report).
 
 Only what the document really contains is named. Corrections of the command line alone

@@ -1,7 +1,7 @@
 """Implement base64.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments. Source: cel-go ext/encoders.go.
+Source: cel-go ext/encoders.go.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Check the fields of each single rule.
 
-Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 10.5; Kyverno api/kyverno/v1
+Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py.
+Source: docs/behaviour/engine 10.5; Kyverno api/kyverno/v1
 (Validate); docs/behaviour/engine 10.6 (any/all, empty filters).
 """
 
