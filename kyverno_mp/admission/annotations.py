@@ -1,7 +1,7 @@
 """Tell the API server's audit log which policies decided a review.
 
 Room: admission. Takes: the responses of the policies. Gives: audit annotations of the
-answer. Next: encode. May touch: nothing outside its arguments.
+answer. Next: encode.
 Source: admission.k8s.io/v1 AdmissionResponse.auditAnnotations; the API server prefixes
 each key with the webhook's name.
 

@@ -1,7 +1,6 @@
 """Read an AdmissionReview into a Request.
 
 Room: admission. Takes: the bytes of a POST body. Gives: Request. Next: webhook.service.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.1-2.3 (top-level kind of subresources), 2.2
 (decoding); Kubernetes admission.k8s.io/v1.
 """

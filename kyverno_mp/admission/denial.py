@@ -1,7 +1,7 @@
 """Decide whether responses block a request, and write the denial as Kyverno does.
 
 Room: admission. Takes: PolicyResponses of the enforcing path. Gives: the denial text,
-the warnings. Next: admission.encode. May touch: nothing outside its arguments.
+the warnings. Next: admission.encode.
 Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (messages);
 docs/behaviour/engine 6.9.
 

@@ -1,7 +1,7 @@
 """Write the answer to a review.
 
 Room: admission. Takes: uid, message, patch, warnings. Gives: the bytes of the response.
-Next: webhook. May touch: nothing outside its arguments.
+Next: webhook.
 Source: docs/behaviour/controllers 2.2; recorded answers of the real webhook. The
 request is not echoed back: the API server reads only ``response``, and an echo would
 double the size.

@@ -2,7 +2,6 @@
 
 Room: admission. Takes: the review's bytes, a code, a message. Gives: the bytes of a
 denial, None when the bytes hold no AdmissionReview with a uid. Next: webhook.
-May touch: nothing outside its arguments.
 Source: Kubernetes admission.k8s.io/v1; its webhook client accepts a denial on any path,
 while after an HTTP error it allows the request if failurePolicy is Ignore.
 """

@@ -1,7 +1,6 @@
 """Estimate the memory of a decoded review from its bytes alone.
 
 Room: admission. Takes: the bytes of a POST body. Gives: bytes. Next: decode, webhook.
-May touch: nothing outside its arguments.
 
 Measured with Python 3.11 and orjson 3.13: a map takes 184 bytes with its first five
 entries, an empty map 64, a list 56, a slot in a list 8 and in a map up to 90, a number

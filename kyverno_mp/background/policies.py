@@ -20,13 +20,7 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.documents.cluster_policy import (
-    AnyPolicy,
-    ClusterPolicy,
-    Policy,
-    Rule,
-    Spec,
-)
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule, Spec
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
 from kyverno_mp.policy.reading.decode import examine
@@ -289,7 +283,7 @@ def _compiled(
 ) -> tuple[AnyPolicy, CompiledPolicy]:
     examined = examine(msgspec.json.decode(stored.raw))
     policy = examined.document
-    if not isinstance(policy, ClusterPolicy | Policy) or examined.problems:
+    if not isinstance(policy, AnyPolicy) or examined.problems:
         reason = "; ".join(map(str, examined.problems)) or "the document is no policy"
         raise PolicyInvalid("background.policy", reason, Where(policy=stored.name))
     compiled = compile_policy(policy, exceptions, unusable={})

@@ -26,7 +26,7 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
-    decode_validating_policy,
+    decode_cel_exception,
 )
 from kyverno_mp.pool.stored import names_policy, namespace_of_exceptions
 from kyverno_mp.settings.settings import Settings
@@ -72,12 +72,10 @@ class Exceptions:
 
         Raises: KubeUnavailable; DocumentInvalid, if one cannot be read.
         """
-        exceptions = []
-        for raw in self._of(stored)[1]:
-            exception = decode_validating_policy(msgspec.json.decode(raw))
-            assert isinstance(exception, CelPolicyException)
-            exceptions.append(exception)
-        return exceptions
+        return [
+            decode_cel_exception(msgspec.json.decode(raw))
+            for raw in self._of(stored)[1]
+        ]
 
     def _of(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         if not self._namespace:

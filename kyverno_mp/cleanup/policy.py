@@ -22,8 +22,7 @@ from kyverno_mp.policy.documents.cleanup_policy import (
     DRY_RUN,
     DRY_RUN_EXPECTED,
     DRY_RUNS,
-    CleanupPolicy,
-    ClusterCleanupPolicy,
+    AnyCleanupPolicy,
 )
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.program.cleanup import LinkedCleanup
@@ -207,10 +206,7 @@ def compiled_policy(stored: StoredPolicy, settings: Settings) -> CompiledPolicy:
     }
     examined = examine(document)
     policy = examined.document
-    if (
-        not isinstance(policy, CleanupPolicy | ClusterCleanupPolicy)
-        or examined.problems
-    ):
+    if not isinstance(policy, AnyCleanupPolicy) or examined.problems:
         raise _invalid(stored, "; ".join(map(str, examined.problems)))
     schedule, options = schedule_and_options(stored, policy.spec.schedule, settings)
     plan = CleanupPlan(LinkedCleanup(compile_cleanup(policy)))

@@ -1,7 +1,7 @@
 """Write the manual page of a command.
 
 Room: cli. Takes: a command as click declares it. Gives: text for ``man``.
-Next: docs.py, which writes the files. May touch: nothing outside its arguments.
+Next: docs.py, which writes the files.
 Source: man-pages(7), groff_man(7).
 """
 

@@ -20,14 +20,14 @@ from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import REGISTRY_LAYERS_MAX
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy
+from kyverno_mp.policy.reading.decode import POLICIES, decode
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
 from kyverno_mp.registry.image import descriptor_digest, read_image
 from kyverno_mp.registry.reference import Reference, parse_reference
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, KYVERNO_GROUP
+from kyverno_mp.values.kubernetes.policy_kinds import KYVERNO_GROUP
 
 _CONFIG_TYPE: Final = "application/vnd.cncf.kyverno.config.v1+json"
 _LAYER_TYPE: Final = "application/vnd.cncf.kyverno.policy.layer.v1+yaml"
@@ -54,7 +54,7 @@ def push(source: str, image: str, client: Client) -> None:
     reference = _reference(image)
     layers = []
     for policy, raw in policies:
-        kind = "cluster policy" if isinstance(policy, ClusterPolicy) else "policy"
+        kind = "policy" if isinstance(policy, Policy) else "cluster policy"
         _print(f"Adding {kind} [{policy.metadata.name}]")
         layers.append((raw, _yaml_of(raw)))
     _print(f"Uploading [{reference.name}]...")
@@ -125,7 +125,7 @@ def _read(source: str) -> _Sources:
                     )
                     continue
                 policy = decode(raw, file=file)
-                assert isinstance(policy, ClusterPolicy | Policy)
+                assert isinstance(policy, AnyPolicy)
                 checked.append((policy, raw))
     except (InputError, OSError) as error:
         raise CommandFailed(
@@ -136,7 +136,7 @@ def _read(source: str) -> _Sources:
 
 def _is_policy(raw: Json) -> bool:
     group, _, _ = str(raw.get("apiVersion", "")).partition("/")
-    return group == KYVERNO_GROUP and raw.get("kind") in CLUSTER_POLICY.names
+    return group == KYVERNO_GROUP and raw.get("kind") in POLICIES
 
 
 def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:
@@ -177,7 +177,7 @@ def _policies_in(data: bytes, location: str) -> list[dict[str, Json]]:
                     f"unmarshaling layer blob: {location}: not a policy"
                 )
             policy = decode(raw, file=location)
-            assert isinstance(policy, ClusterPolicy | Policy)
+            assert isinstance(policy, AnyPolicy)
             name = policy.metadata.name
             # SAFETY: the name is untrusted and becomes a file name.
             if not name or name.startswith(".") or not _NAME.issuperset(name):

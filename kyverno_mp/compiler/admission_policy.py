@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR. If an expression
 does not compile, the record keeps the error, and the policy reports it at run time.
-Next: program/admission_policy. May touch: nothing outside its arguments.
+Next: program/admission_policy.
 Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/compiler.go.
 """
 

@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: a decoded ClusterPolicy or Policy and the PolicyExceptions in
 force. Gives: CompiledPolicy. Next: snapshot (bytes), program (closures).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.4, 2, 6.9, 8.
 """
 

@@ -1,7 +1,7 @@
 """Compile a CleanupPolicy or ClusterCleanupPolicy.
 
 Room: compiler. Takes: the decoded document. Gives: CleanupIR. Next: program/cleanup.
-May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3, 7.
+Source: docs/behaviour/controllers 1.3, 7.
 """
 
 import msgspec
@@ -12,13 +12,10 @@ from kyverno_mp.compiler.rules.context import build_entries
 from kyverno_mp.compiler.rules.match import build_exception_match
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.ir.cleanup import CleanupIR
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy, CleanupPolicy
 
 
-def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR:
+def compile_cleanup(document: AnyCleanupPolicy) -> CleanupIR:
     """Compile the policy; raises PolicyInvalid with the policy and the reason.
 
     Match, exclude and conditions follow the rules of PolicyExceptions: no operations,

@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: kind and metadata of a decoded policy. Gives: PolicyIR, to which
 each kind adds its own fields. Next: build, cleanup, admission_policy.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.5 (category, severity, scored);
 docs/behaviour/engine 0.4.
 """

@@ -3,7 +3,7 @@
 Room: compiler. Takes: decoded policies. Gives: Problems. Next: webhook/policy_review.py
 and cli/sources/policies.py (match conditions, which reject a policy), lint and the
 webhook's warnings (all other errors: as upstream, the rule reports them at run time).
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 6.4, 6.7, 10.1.
+Source: docs/behaviour/engine 6.4, 6.7, 10.1.
 """
 
 import re

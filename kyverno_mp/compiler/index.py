@@ -1,7 +1,7 @@
 """Choose the index keys of a rule, and encode a policy once for publication.
 
 Room: compiler. Takes: CompiledPolicy. Gives: IndexEntryIR keys, EncodedPolicy.
-Next: snapshot/policies. May touch: nothing outside its arguments.
+Next: snapshot/policies.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/engine 1.
 
 If a filter matches a request, the request must look up one of the filter's keys; a

@@ -3,7 +3,6 @@
 Room: compiler. Takes: EncodedPolicy, compiled exceptions. Gives: linked_bytes,
 exception_sizes, exceptions_over_budget, why_too_large.
 Next: leader/documents/linked_memory.py, webhook/policy_review.py, background, cleanup.
-May touch: nothing outside its arguments.
 
 The estimate uses the record instead of the document: for every policy kind, the record
 contains everything that is linked, including autogen rules. The weights are upper

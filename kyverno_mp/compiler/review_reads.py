@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: RuleIR. Gives: reads_review. Next: compiler/build.py names such
 rules in the policy; results/records.py sends the results that a scan cannot reproduce.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.4 (a scan evaluates a CREATE without a user or an
 old object); docs/behaviour/engine 3.4, 8.5; docs/pools.md 4.
 

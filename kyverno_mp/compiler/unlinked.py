@@ -4,7 +4,6 @@ Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's Encode
 with the same keys; one for all further policies of a namespace; is_missed, for policies
 without a stub; without_exceptions, which drops only PolicyExceptions.
 Next: leader/documents/linked_memory.py.
-May touch: nothing outside its arguments.
 
 SAFETY: without its rules, the policy would allow requests that it denies. So the stub's
 rules still match, and fail according to its failurePolicy. Preconditions, conditions
@@ -39,12 +38,7 @@ from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import ActionIR, CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.limits import UNLINKED_POLICY_BYTES_MAX
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _WHAT: Final = "a rule over the memory limit of its namespace's policies"
 _EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
@@ -77,8 +71,9 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
     ``kind``: the document's kind.
     """
     content = memoryview(encoded.content)
-    if kind in _CEL_KINDS:
-        return _CEL_KINDS[kind](part_of(content, 0))
+    in_cel = _OF_TYPE.get(rule_type_of(kind))
+    if in_cel is not None:
+        return in_cel(part_of(content, 0))
     if encoded.is_cel:
         return None
     policy, rules = _failing_rules(encoded)
@@ -95,14 +90,14 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
     return stub
 
 
-def unlinked_namespace(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
+def unlinked_namespace(encoded: EncodedPolicy) -> EncodedPolicy | None:
     """Return a policy that fails for every object of its namespace.
 
     Published once, in place of all policies for which a namespace has no more memory,
     because each stub needs some. None if the policy denies nothing when it fails, or
     if it is a policy in CEL, see ``is_missed``.
     """
-    if kind in _CEL_KINDS or encoded.is_cel:
+    if encoded.is_cel:
         return None
     policy, rules = _failing_rules(encoded)
     if policy.failure_policy != "Fail" or not _can_deny(policy, rules):
@@ -135,11 +130,12 @@ def is_missed(encoded: EncodedPolicy, kind: str) -> bool:
     answers: a worker answers it with an HTTP error, so the API server applies the
     failurePolicy. False if no review evaluates the policy or it denies nothing.
     """
-    if kind in MUTATING_POLICY.names:
+    rule_type = rule_type_of(kind)
+    if rule_type == "mutate":
         content = part_of(memoryview(encoded.content), 0)
         mutating = _MUTATING.decode(content)
         return not mutating.mutates_existing
-    if kind in _CEL_KINDS:
+    if rule_type in _OF_TYPE:
         return True
     if encoded.is_cel:
         return False
@@ -155,7 +151,7 @@ def without_exceptions(
     ``kind``: of the document. ``dropped``: the keys of the exceptions.
     """
     content = memoryview(encoded.content)
-    decoder = _RECORDS.get(kind, _RULE)
+    decoder = _DECODER_OF_TYPE.get(rule_type_of(kind), _RULE)
     if decoder is _VALIDATING and not encoded.entries[0]:
         decoder = _decoder_of(content)
     first = 1 if decoder is _RULE else 0
@@ -180,7 +176,7 @@ def without_exceptions(
 def failing_on_payloads(policy: PolicyIR, message: str) -> EncodedPolicy:
     """Return a policy in evaluation mode JSON that is an error of every payload."""
     failing = (CelValidationIR(_failing_with(message)),)
-    if policy.kind in IMAGE_VALIDATING_POLICY.names:
+    if rule_type_of(policy.kind) == "verifyImages":
         images = ImageBodyIR("", None, (), _NO_IMAGE, (), (), (), (), failing)
         return encode_cel_policy(
             ImageValidatingPolicyIR(
@@ -332,16 +328,16 @@ def _images(content: memoryview) -> EncodedPolicy:
     return _bounded(policy_ir, body)
 
 
-_CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
-    **dict.fromkeys(VALIDATING_POLICY.names, _validating),
-    **dict.fromkeys(MUTATING_POLICY.names, _mutating),
-    **dict.fromkeys(IMAGE_VALIDATING_POLICY.names, _images),
+_OF_TYPE: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
+    "validate": _validating,
+    "mutate": _mutating,
+    "verifyImages": _images,
 }
-_RECORDS: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
-    **dict.fromkeys(VALIDATING_POLICY.names, _VALIDATING),
-    **dict.fromkeys(MUTATING_POLICY.names, _MUTATING),
-    **dict.fromkeys(IMAGE_VALIDATING_POLICY.names, _IMAGES),
-    **dict.fromkeys(GENERATING_POLICY.names, _GENERATING),
+_DECODER_OF_TYPE: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
+    "validate": _VALIDATING,
+    "mutate": _MUTATING,
+    "verifyImages": _IMAGES,
+    "generate": _GENERATING,
 }
 
 

@@ -1,7 +1,7 @@
 """Check that every supported API server accepts match conditions of a webhook.
 
 Room: compiler. Takes: CEL expressions. Gives: whether they can be registered.
-Next: controllers/webhook_config. May touch: nothing outside its arguments.
+Next: controllers/webhook_config.
 Source: Kubernetes admissionregistration/v1 (variables of match conditions),
 apiserver/pkg/cel/environment (the functions of each version).
 

@@ -33,12 +33,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
-from kyverno_mp.policy.documents.cluster_policy import (
-    AnyPolicy,
-    ClusterPolicy,
-    Policy,
-    Rule,
-)
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_CEL_KINDS
 
@@ -186,7 +181,7 @@ class PolicyStatuses:
     def _write_one(
         self, policy: Reported, now: datetime, *, ready: bool, message: str
     ) -> None:
-        cel = None if isinstance(policy, ClusterPolicy | Policy) else policy
+        cel = None if isinstance(policy, AnyPolicy) else policy
         missing = () if cel is None else self._missing(cel)
         generated = self._generated.status_of(policy)
 
@@ -194,7 +189,7 @@ class PolicyStatuses:
             before = raw.get("status") or {}
             after = (
                 status_of(policy, before, now, ready=ready, message=message)
-                if isinstance(policy, ClusterPolicy | Policy)
+                if isinstance(policy, AnyPolicy)
                 else cel_status_of(
                     policy, before, now, ready=ready, message=message, missing=missing
                 )

@@ -2,7 +2,6 @@
 
 Room: dashboard. Takes: the merged series of all processes, the metadata of
 policies. Gives: Activity. Next: pages.py.
-May touch: nothing outside its arguments.
 Source: docs/metrics.md (kyverno_policy_execution_duration_seconds).
 """
 

@@ -1,7 +1,7 @@
 """Answer programs: what the pages show, as JSON, and the description of it.
 
 Room: dashboard. Takes: a View, the query. Gives: ENDPOINTS, answer, openapi. Next:
-site.py calls them. May touch: nothing outside its arguments.
+site.py calls them.
 Source: docs/dashboard.md (the API); OpenAPI 3.1.
 
 An answer is a record, and the description is derived from its type, so the two agree.

@@ -1,8 +1,7 @@
 """Represent the results of policy reports, filter and count them.
 
 Room: dashboard. Takes: entries from stored.py. Gives: Entry, Filters, Counts, groups.
-Next: results.py; the report command of cli shows them as text, data or a page. May
-touch: nothing outside its arguments.
+Next: results.py; the report command of cli shows them as text, data or a page.
 Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds).
 """
 

@@ -1,8 +1,8 @@
 """Read the properties and exceptions of published policies for the pages.
 
 Room: dashboard. Takes: PolicySegment. Gives: Published: severities, categories, and the
-PolicyExceptions in force with their rules. Next: pages.py. May touch: nothing outside
-its arguments. Cost: decodes every rule, once per generation.
+PolicyExceptions in force with their rules. Next: pages.py.
+Cost: decodes every rule, once per generation.
 """
 
 from dataclasses import dataclass, field

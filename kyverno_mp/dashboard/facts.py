@@ -1,7 +1,7 @@
 """Define the facts about the pod that the pages need.
 
 Room: dashboard. Takes: nothing. Gives: Facts, View, ProcessRow. Next: pages.py;
-process/roles/dashboard_facts.py implements Facts. May touch: nothing.
+process/roles/dashboard_facts.py implements Facts.
 """
 
 from collections.abc import Sequence

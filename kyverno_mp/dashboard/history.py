@@ -1,7 +1,7 @@
 """Keep counts over time since the start of the process, in bounded memory.
 
 Room: dashboard. Takes: the counts of groups at a moment. Gives: History, read as a
-Course of one group. Next: charts.py draws it. May touch: a lock.
+Course of one group. Next: render.py draws it. May touch: a lock.
 Source: docs/dashboard.md.
 
 When the samples are full, every second one is dropped and the interval doubles. So a

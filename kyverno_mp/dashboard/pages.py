@@ -1,7 +1,7 @@
 """Collect what the pages of results show: overview, lists, groups, one object's report.
 
 Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; render.py fills
-their templates. May touch: nothing outside its arguments.
+their templates.
 Source: docs/dashboard.md.
 """
 

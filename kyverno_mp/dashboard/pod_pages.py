@@ -1,7 +1,7 @@
 """Collect what the pages about the pod show: policies, exceptions, processes.
 
 Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; render.py fills
-their templates. May touch: nothing outside its arguments.
+their templates.
 Source: docs/dashboard.md.
 """
 

@@ -1,7 +1,7 @@
 """Read the query of a request; unknown fields are errors.
 
 Room: dashboard. Takes: the text after the question mark. Gives: values, links. Next:
-pages.py, site.py. May touch: nothing outside its arguments.
+pages.py, site.py.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,8 +1,7 @@
 """Read the results of a stored policy report.
 
 Room: dashboard. Takes: the decoded JSON of a report. Gives: Entries.
-Next: results.py, and the report command of cli. May touch: nothing outside its
-arguments.
+Next: results.py, and the report command of cli.
 Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds); Kyverno
 pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the kind
 PolicyReport for namespaced policies.

@@ -1,7 +1,7 @@
 """Decide which addresses policies are allowed to call.
 
 Room: egress. Takes: UrlRules, a URL, its resolved addresses. Gives: a Target, allowed
-addresses. Next: egress/services.py. May touch: nothing outside its arguments.
+addresses. Next: egress/services.py.
 Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/controllers 10.1
 (httpBlocklist).
 

@@ -2,7 +2,6 @@
 
 Room: egress. Takes: a path after substitution, the policy's namespace. Gives: the path
 in its normal form. Next: egress/api_calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
 (messages).
 

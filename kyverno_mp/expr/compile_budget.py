@@ -2,8 +2,7 @@
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
 work. Gives: CompileBudget, spend, once, for_exception, in_turn. Next:
-leader/policy_store.py and webhook/policy_review.py set the limit. May touch: nothing
-outside its arguments.
+leader/policy_store.py and webhook/policy_review.py set the limit.
 
 A step stands for about four microseconds. The number of steps does not depend on the
 machine, so a policy is rejected on every machine or on none. Parsers also run for

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: nothing. Gives: the EFFECT bits, which functions declare in their
 rows. Next: compiler/rules/effects.py combines them per rule; the webhook uses them to
-choose where a review runs. May touch: nothing outside its arguments.
+choose where a review runs.
 Source: docs/architecture.md 3 (effects decide scheduling).
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: a token, a KeySet. Gives: Key, KeySet, ``parse_key_set``,
 ``symmetric``, ``verified``. Next: expr/cel/authz/tokens.py.
-May touch: nothing outside its arguments.
 Source: RFC 7515 (JWS, compact form), 7517 (JWK), 7518 (algorithms), 7519 (JWT), 8037
 (EdDSA), 8812 (ES256K); docs/behaviour/cel 15.4.
 

@@ -4,7 +4,6 @@ Room: expr. Takes: marks by expr/pattern/reads.py, expr/jmespath/reads.py and
 expr/cel/reads.py. Gives: Reads; Found, the places that a value may come from;
 ``cutter(reads)``, which extracts the part of a value that is read.
 Next: program/recall/verdicts.py.
-May touch: nothing outside its arguments.
 
 Invariant: code that reads only the marked parts returns equal results for a value and
 for its extract. An extract keeps the types of containers, all scalars on the path, and

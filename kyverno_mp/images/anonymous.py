@@ -1,7 +1,7 @@
 """Read registries for namespaced ImageValidatingPolicies, without credentials.
 
 Room: images. Takes: the clients of a service, Settings. Gives: ``for_policies``.
-Next: images/policies/review.py. May touch: nothing outside its arguments.
+Next: images/policies/review.py.
 Source: docs/differences.md (ImageValidatingPolicies).
 
 SAFETY: a policy's expressions can read the configuration of images. The author of a

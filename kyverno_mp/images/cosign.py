@@ -2,7 +2,6 @@
 
 Room: images. Takes: the layers of a signature manifest, Terms, a digest.
 Gives: verified payloads with their certificates, or reasons. Next: images/verifier.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.2, 3.3, 3.7 (annotations), 2.5 (statements).
 
 No decision depends on unsigned data: the digest and the required annotations are read

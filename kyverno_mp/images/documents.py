@@ -1,7 +1,6 @@
 """Decode the JSON and base64 of bundles and log entries.
 
 Room: images. Takes: strings. Gives: plain data, bytes. Next: images/sigstore/rekor.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5 (bundles).
 
 Integers stay integers here, because a log signs them; values/go/gojson returns floats.

@@ -1,7 +1,7 @@
 """Read public keys and check signatures with them.
 
 Room: images. Takes: PEM strings, the name of a hash, bytes. Gives: Check functions.
-Next: images/cosign.py. May touch: nothing outside its arguments.
+Next: images/cosign.py.
 Source: docs/behaviour/images 1.2 (keys), 3.1 (cert without chain), 3.4.
 
 ``cryptography`` does all arithmetic; this module only selects the algorithm.

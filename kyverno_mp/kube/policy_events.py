@@ -2,7 +2,7 @@
 
 Room: kube. Takes: the outcome of rules. Gives: PolicyMessages, whose methods return
 EventInfos. Next: controllers/admission_events.py (reviews), reports/scan/events.py
-(scans). May touch: nothing outside its arguments.
+(scans).
 Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go.
 """

@@ -2,7 +2,6 @@
 
 Room: kube. Takes: rows of the table of kinds. Gives: Resources. Next: the informers and
 writers of leader, controllers and pools.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1.
 """
 

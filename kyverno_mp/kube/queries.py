@@ -2,7 +2,6 @@
 
 Room: kube. Takes: method, path and query of a call. Gives: label values of
 telemetry.families.QUERIES. Next: kube/rest.py passes them to the counter.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 9.2 (kyverno_client_queries_total); Kubernetes API
 concepts (paths of resources); Kyverno pkg/metrics/common_types.go.
 """

@@ -1,7 +1,7 @@
 """Identify a resource of the API server and build the paths of its objects.
 
 Room: kube. Takes: group, version, plural. Gives: Resource. Next: every other file in
-this room. May touch: nothing outside its arguments.
+this room.
 Source: Kubernetes API concepts (resource URIs).
 """
 

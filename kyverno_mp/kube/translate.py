@@ -1,7 +1,7 @@
 """Translate errors of the API server and the network into errors of errors.py.
 
 Room: kube. Takes: a status code and body, or an error of a socket. Gives: the error to
-raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its arguments.
+raise. Next: kube/rest.py, kube/watch.py.
 Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
 
 Foreign messages are truncated. Our queries, headers and bodies are omitted, because

@@ -15,7 +15,7 @@ from kyverno_mp.leader.stored_document import StoredDocument, digest_of
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
     CelPolicyException,
-    decode_validating_policy,
+    decode_cel_exception,
 )
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.documents.exception import PolicyException
@@ -31,7 +31,7 @@ def read_exception(document: StoredDocument) -> AnyException:
     raw = document.raw()
     exception: object
     if document.key[0] == CEL_EXCEPTION:
-        exception = decode_validating_policy(
+        exception = decode_cel_exception(
             in_namespace(raw, document.key[1]), file=document.file
         )
     else:

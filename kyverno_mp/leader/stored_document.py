@@ -25,7 +25,7 @@ from kyverno_mp.policy.cel_kinds.served import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
-    is_validating_policy,
+    is_cel_exception,
     shown_kind,
 )
 from kyverno_mp.policy.reading.decode import is_known_kind
@@ -124,7 +124,7 @@ def _key_of(raw: object) -> Key:
         namespace = ""
     if is_own:
         namespace = namespace or "default"
-    if kind == "PolicyException" and is_validating_policy(raw):
+    if is_cel_exception(raw):
         kind = CEL_EXCEPTION
     return kind, namespace, str(metadata.get("name", ""))
 

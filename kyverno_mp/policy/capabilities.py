@@ -1,8 +1,8 @@
 """Name the features of a rule that this version cannot evaluate yet.
 
 Room: policy. Takes: a Rule. Gives: the missing capability's name. Next: the compiler,
-which marks such rules; the CLI and the status, which report them. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 6 and 7 (bodies of rules);
+which marks such rules; the CLI and the status, which report them.
+Source: docs/behaviour/engine 6 and 7 (bodies of rules);
 docs/behaviour/images 1 (attestors).
 """
 

@@ -2,8 +2,7 @@
 
 Room: policy. Takes: a document of policy/reading/decode.py; optionally the computed
 rules and facts about the cluster. Gives: Findings, or the single text that Kyverno's
-policy webhook returns. Next: the leader, the CLI, the policy webhook. May touch:
-nothing outside its arguments.
+policy webhook returns. Next: the leader, the CLI, the policy webhook.
 Source: docs/behaviour/engine 10 (order of checks), 8.7.
 """
 
@@ -13,7 +12,6 @@ from kyverno_mp.policy.checks.cleanup import check_cleanup
 from kyverno_mp.policy.checks.exception import check_exception
 from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
-from kyverno_mp.policy.checks.rules.blocks import check_blocks
 from kyverno_mp.policy.checks.rules.bodies import check_bodies
 from kyverno_mp.policy.checks.rules.conditions import check_conditions
 from kyverno_mp.policy.checks.rules.context import check_context
@@ -23,7 +21,7 @@ from kyverno_mp.policy.checks.rules.kinds import (
     check_matches_a_kind,
 )
 from kyverno_mp.policy.checks.rules.patches import check_patch
-from kyverno_mp.policy.checks.rules.rule import check_rules
+from kyverno_mp.policy.checks.rules.rule import check_blocks, check_rules
 from kyverno_mp.policy.checks.rules.subject import Problems, Subject
 from kyverno_mp.policy.checks.rules.variables import check_elements, check_variables
 from kyverno_mp.policy.checks.spec import (
@@ -34,11 +32,8 @@ from kyverno_mp.policy.checks.spec import (
     check_spec,
     check_spec_overrides,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Findings, Problem
@@ -121,7 +116,7 @@ def check(
     ``rules``: the computed rules (with autogen), which upstream checks; by default the
     rules as written. ``cluster_kinds``: see Subject.
     """
-    if not isinstance(document, ClusterPolicy | Policy):
+    if not isinstance(document, AnyPolicy):
         return Findings(_unique(_check_other(document, cluster_kinds)))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
@@ -144,7 +139,7 @@ def first_error_like_upstream(
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
     """Return upstream's error for the document, "" if upstream would accept it."""
-    if not isinstance(document, ClusterPolicy | Policy):
+    if not isinstance(document, AnyPolicy):
         return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
@@ -161,10 +156,7 @@ def first_error_like_upstream(
 
 
 def _check_other(
-    document: PolicyException
-    | CleanupPolicy
-    | ClusterCleanupPolicy
-    | GlobalContextEntry,
+    document: PolicyException | AnyCleanupPolicy | GlobalContextEntry,
     cluster_kinds: frozenset[str] | None,
 ) -> Problems:
     if isinstance(document, PolicyException):

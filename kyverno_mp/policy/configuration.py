@@ -4,7 +4,6 @@ Room: policy. Takes: the ConfigMap's data, the initial values, the last valid va
 Gives: Configuration and the rejected keys. Next: leader/configuration.py, which
 publishes it; webhook/configured.py and controllers/webhook_config/options.py, which use
 it.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
 
 For each key, the ConfigMap takes precedence over the environment's settings, and these

@@ -3,8 +3,7 @@
 Room: policy. Takes: the annotations of an exception of either group, ``expiresAt``.
 Gives: the time of its end, or why the annotations are invalid. Next:
 compiler/rules/exceptions.py and compiler/cel_kinds/validating_policy.py (IR),
-compiler/cel_kinds/exception_review.py (refusals). May touch: nothing outside its
-arguments.
+compiler/cel_kinds/exception_review.py (refusals).
 Source: docs/exceptions.md; upstream has no such annotations, and its exceptions of
 kyverno.io do not end.
 

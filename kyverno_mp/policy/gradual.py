@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the annotations of a policy. Gives: Rollout, or why the annotations
 are invalid. Next: compiler/described.py (IR), policy/checks/spec.py and
-compiler/cel_kinds/review.py (refusals). May touch: nothing outside its arguments.
+compiler/cel_kinds/review.py (refusals).
 Source: docs/gradual-enforcement.md; upstream has no such annotations and enforces
 fully.
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
 and policy/checks. Matching uses values/kubernetes/kinds.py instead, which splits
-entries differently. May touch: nothing outside its arguments.
+entries differently.
 Source: docs/behaviour/engine 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).
 """

@@ -1,7 +1,7 @@
 """Check whether the API server accepts a policy's match conditions.
 
 Room: policy. Takes: a policy. Gives: the API server's reasons to reject them. Next:
-webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
+webhook/policy_review.py, controllers/webhook_config/resources.py.
 Source: Kubernetes admissionregistration/v1 (names, limit); docs/behaviour/controllers
 3.4. The API server accepts a webhook configuration as a whole or not at all, so one bad
 condition in one policy would block webhook updates for all other policies.

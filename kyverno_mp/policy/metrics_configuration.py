@@ -2,8 +2,7 @@
 
 Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exposed
 metrics and the rejected keys. Next: leader/configuration.py, which publishes it;
-webhook/configured.py and process/roles/health.py, which apply it. May touch: nothing
-outside its arguments.
+webhook/configured.py and process/roles/health.py, which apply it.
 Source: docs/behaviour/controllers 9.2, 10.3; Kyverno
 pkg/config/{metricsconfig,types}.go.
 """

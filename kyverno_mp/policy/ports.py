@@ -2,7 +2,6 @@
 
 Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
 ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.
-May touch: nothing.
 Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 

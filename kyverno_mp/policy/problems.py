@@ -1,8 +1,7 @@
 """Describe the problems of a document, each with its path, reason and code.
 
 Room: policy. Takes: findings of decode and check. Gives: Problem, Findings,
-DocumentInvalid. Next: all callers that show or count them. May touch: nothing outside
-its arguments.
+DocumentInvalid. Next: all callers that show or count them.
 Source: docs/behaviour/engine 10; k8s.io/apimachinery field.Error (messages of
 ``upstream``).
 """

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the text. Gives: the parts of each filter; the problem with the
 text. Next: program/matching/filters.py, which compiles them; settings/texts.py and
-policy/configuration.py, which reject texts with problems. May touch: nothing.
+policy/configuration.py, which reject texts with problems.
 Source: docs/behaviour/engine 1.8; docs/behaviour/controllers 10.3.
 """
 

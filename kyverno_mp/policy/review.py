@@ -33,16 +33,8 @@ from kyverno_mp.policy.checks.rules.subject import Problems, Subject
 from kyverno_mp.policy.checks.shared_entries import closed_reference
 from kyverno_mp.policy.checks.spec import check_namespace
 from kyverno_mp.policy.checks.update import check_on_update, generate_changes
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import (
-    AnyPolicy,
-    ClusterPolicy,
-    Policy,
-    Rule,
-)
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy, CleanupPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.ports import ClusterView, Opens, closed
 from kyverno_mp.policy.reading.decode import Document
 
@@ -75,17 +67,17 @@ def review(
     ``uncompiled``: errors of match conditions that do not compile.
     """
     kinds = view.kinds.cluster_kinds() if view is not None else None
-    if isinstance(document, ClusterPolicy | Policy):
+    if isinstance(document, AnyPolicy):
         knows_all = view is None or view.kinds.is_complete
         subject = Subject(document, tuple(rules), kinds, knows_all)
-        before = old if isinstance(old, ClusterPolicy | Policy) else None
+        before = old if isinstance(old, AnyPolicy) else None
         return _Review(subject, before, view, uncompiled).verdict()
     error = first_error_like_upstream(document, cluster_kinds=kinds)
-    if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+    if isinstance(document, AnyCleanupPolicy):
         error = error or _closed_cleanup(document, view.opens if view else closed)
     if error or view is None:
         return ReviewVerdict(error)
-    if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+    if isinstance(document, AnyCleanupPolicy):
         error = next(deletion_refusals(document, view), "")
         return ReviewVerdict(error, [] if error else list(run_warnings(document)))
     return ReviewVerdict(error)
@@ -210,9 +202,7 @@ class _Review:
         return _first(check_on_update(subject, rule))
 
 
-def _closed_cleanup(
-    document: CleanupPolicy | ClusterCleanupPolicy, opens: Opens
-) -> str:
+def _closed_cleanup(document: AnyCleanupPolicy, opens: Opens) -> str:
     if not isinstance(document, CleanupPolicy):
         return ""
     namespace = document.metadata.namespace

@@ -1,7 +1,6 @@
 """Validate a document against the schema of its CRD, like the API server.
 
 Room: policy. Takes: raw documents. Gives: Problems. Next: the CLI (apply, test, lint).
-May touch: nothing outside its arguments.
 Source: apiextensions/v1 (structural schemas); docs/behaviour/controllers 1.7;
 docs/behaviour/cli 4.
 

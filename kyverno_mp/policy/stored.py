@@ -2,7 +2,6 @@
 
 Room: policy. Takes: a raw document from a file. Gives: Problems. Next: the CLI (apply,
 test, lint), whose documents were never checked by an API server.
-May touch: nothing outside its arguments.
 Source: Kubernetes apimachinery api/validation (ObjectMeta); docs/behaviour/cli 4.
 """
 
@@ -12,12 +11,11 @@ from typing import Final
 import re2
 
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.policy.reading.decode import BETA
+from kyverno_mp.policy.reading.decode import BETA, POLICIES
 from kyverno_mp.values.go.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CLEANUP_POLICY,
-    CLUSTER_POLICY,
     POLICY_KINDS,
 )
 from kyverno_mp.values.kubernetes.selector import is_label_key, is_label_value
@@ -40,9 +38,8 @@ _CLUSTER_SCOPED: Final = frozenset(
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
 _NO_OWNER: Final = ("v1", "Event")
 _TIMES: Final = ("creationTimestamp", "deletionTimestamp")
-_POLICIES: Final = CLUSTER_POLICY.names
 _WITH_STATUS: Final = (
-    *_POLICIES,
+    *POLICIES,
     *CLEANUP_POLICY.names,
     "ValidatingAdmissionPolicy",
 )
@@ -79,7 +76,7 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
         from kyverno_mp.policy.schema import status_problems
 
         problems += status_problems(raw["kind"], raw["status"])
-    if raw.get("apiVersion") == BETA and raw.get("kind") in _POLICIES:
+    if raw.get("apiVersion") == BETA and raw.get("kind") in POLICIES:
         from kyverno_mp.policy.schema import beta_problems
 
         problems += beta_problems(raw)

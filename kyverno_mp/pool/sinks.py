@@ -2,7 +2,6 @@
 
 Room: pool. Takes: nothing. Gives: EventSink and Metrics, which each pool's
 dependencies contain. Next: event_writer.py, metrics.py.
-May touch: nothing.
 Source: docs/architecture.md 2.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: ActionIR of policy and rules, namespace and its labels. Gives:
 "Enforce" or "Audit". Next: program/engine.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.9. Upstream's policy cache (per rule) and its response
 compute the action differently, and both ways are kept.
 """

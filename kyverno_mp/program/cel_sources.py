@@ -2,8 +2,7 @@
 
 Room: program. Takes: an Engine, an index of policies, their records. Gives: a CelSource
 for each kind. Next: relinking.py,
-program/validating_policy/source.py. May touch: nothing
-outside its arguments.
+program/validating_policy/source.py.
 
 A policy that could not be linked still matches, and is an error. SAFETY: without a
 stand-in, the whole review would fail, so the author of one policy could lift the

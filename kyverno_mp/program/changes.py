@@ -1,7 +1,7 @@
 """Detect by labels that an admission changes a clone source or a generated object.
 
 Room: program. Takes: an allowed Request. Gives: Change, which webhook/triggers records.
-Next: webhook/review/validating.py. May touch: nothing outside its arguments.
+Next: webhook/review/validating.py.
 Source: docs/behaviour/controllers 5.2 (row 3), 5.5.
 
 The old object's labels are used, so an edit that removes them is detected, too. The

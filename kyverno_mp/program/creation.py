@@ -2,7 +2,6 @@
 
 Room: program. Takes: the Request of an UPDATE. Gives: Requests for
 allowExistingViolations. Next: program/rule.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
 """
 

@@ -2,7 +2,7 @@
 
 Room: program. Takes: a PolicyIR with a rollout, a Request, the policy's Standing.
 Gives: whether the policy is enforced for the request, and the subject. Next:
-webhook/review/gradual.py. May touch: nothing outside its arguments.
+webhook/review/gradual.py.
 Source: docs/gradual-enforcement.md.
 
 A subject has a position from 0 to 99, which depends on the policy's name and on the

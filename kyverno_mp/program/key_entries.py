@@ -1,8 +1,7 @@
 """Split the keys of an attestor set into one entry per key, and read an entry's key.
 
 Room: program. Takes: an AttestorSet. Gives: its entries, their keys. Next:
-program/images/attestors, program/bodies/manifests. May touch: nothing outside its
-arguments.
+program/images/attestors, program/bodies/manifests.
 Source: docs/behaviour/images 1.2 (publicKeys).
 """
 

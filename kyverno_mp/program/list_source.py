@@ -2,7 +2,6 @@
 
 Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, the
 RuleSource of the CLI and the tests. Next: program/engine.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 3. The only look-up keys are kind and operation.
 """
 

@@ -30,7 +30,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_diff import Operation, diff
 from kyverno_mp.values.patches.json_equal import whole_numbers
 
-MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
+PolicyMutations: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
 Resource: TypeAlias = dict[str, Json]
 Reached: TypeAlias = tuple[int, Resource, int]
 """The index of the running policy, the object before it, and the number of responses
@@ -164,7 +164,7 @@ def mutate_policy(
 
 
 def mutate_request(
-    policies: Sequence[MutatingPolicy],
+    policies: Sequence[PolicyMutations],
     context: RequestContext,
     done: Mutations | None = None,
 ) -> Mutations:
@@ -200,7 +200,7 @@ def mutate_request(
 
 
 def _apply(
-    policy_and_rules: MutatingPolicy,
+    policy_and_rules: PolicyMutations,
     context: RequestContext,
     state: MutationState,
     done: Mutations,
@@ -240,7 +240,7 @@ def _apply(
 
 
 def _answer(
-    policies: Sequence[MutatingPolicy],
+    policies: Sequence[PolicyMutations],
     context: RequestContext,
     state: MutationState,
     done: Mutations,

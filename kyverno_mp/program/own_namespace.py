@@ -4,7 +4,6 @@ Room: program. Takes: the policy's namespace, the namespace that a rule wants to
 write. Gives: whether this is forbidden; the caller raises Kyverno's error for its part
 of the rule. Next: program/context/api_call.py, program/context/loaders.py,
 program/bodies/cel_params.py, program/generate/pattern.py, program/generate/sources.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2; docs/behaviour/engine 3.7.
 
 The targets of a mutate rule need no test: their namespace is always the policy's.

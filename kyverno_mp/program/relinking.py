@@ -1,8 +1,7 @@
 """Link again what could not be linked, at growing intervals.
 
 Room: program. Takes: a link function, the error of its first call. Gives: Relinking,
-StandIn. Next: unlinked_rule.py, cel_sources.py. May touch: nothing outside its
-arguments.
+StandIn. Next: unlinked_rule.py, cel_sources.py.
 
 What this version cannot evaluate or decode stays an error. Anything else is an internal
 error, which may not recur: each review that needs the policy takes the way of an

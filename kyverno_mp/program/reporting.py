@@ -2,7 +2,6 @@
 
 Room: program. Takes: PolicyIR, names and statuses of rules; the operator's settings.
 Gives: Reporting. Next: program/plans/plan.py, webhook/results/sink.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/behaviour/engine 8.5;
 docs/pools.md 4.
 """

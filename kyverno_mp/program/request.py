@@ -2,7 +2,6 @@
 
 Room: program. Takes: built by admission.decode, cli and background. Gives: Request,
 read by program.matching, program.context and all handlers; never changed afterwards.
-May touch: nothing outside its arguments.
 Source: Kubernetes AdmissionRequest v1; docs/behaviour/engine 1.3, 1.7, 3.4.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli,
 reports.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
 """
 

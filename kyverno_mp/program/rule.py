@@ -2,7 +2,7 @@
 
 Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives:
 fast codes and RuleResults. Next: program/engine.py.
-May touch: nothing outside its arguments. Only here does a rule's InputError become a
+Only here does a rule's InputError become a
 status; DependencyError and internal errors propagate.
 Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7. Over 400 lines: the selection of a
 body and the fast paths that bypass it belong together.

@@ -2,7 +2,6 @@
 
 Room: program. Takes: RuleIR linked once. Gives: RuleGate, for every rule type.
 Next: program/rule (validate), program/mutate/rule.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.5, 8.7.
 """
 

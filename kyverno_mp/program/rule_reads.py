@@ -2,7 +2,6 @@
 
 Room: program. Takes: RuleIR. Gives: Reads of ``request.object``, or None for a rule
 that may depend on anything else. Next: program/recall/verdicts.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.1-6.3; checked by tests/fuzz/test_recall_fuzz.py.
 
 The result is valid for a rule that matched a CREATE without an old object: its code and

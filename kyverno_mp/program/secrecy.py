@@ -2,7 +2,6 @@
 
 Room: program. Takes: kinds, errors. Gives: hides_values, reason_for, WITHHELD. Next:
 results/entries.py, webhook/audit/records.py, background/failure.py, cleanup/batch.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6; docs/differences.md.
 
 Messages, report properties and errors of rules contain parts of the object. Users who

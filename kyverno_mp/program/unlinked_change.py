@@ -1,8 +1,7 @@
 """Stand for a rule of the mutating webhook that could not be linked.
 
 Room: program. Takes: a rule, and the reason. Gives: LinkedMutations and
-LinkedImageRules. Next: relinking.py, program/plans/mutation_plan.py. May touch: nothing
-outside its arguments.
+LinkedImageRules. Next: relinking.py, program/plans/mutation_plan.py.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Stand for a rule that could not be linked: an error, and linked again later.
 
 Room: program. Takes: a rule, and the reason. Gives: LinkedRules. Next: relinking.py,
-engine.py, unlinked_change.py. May touch: nothing outside its arguments.
+engine.py, unlinked_change.py.
 """
 
 from collections.abc import Callable

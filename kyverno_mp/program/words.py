@@ -1,7 +1,6 @@
 """Substitute the variables of a rule's message when the message is needed.
 
 Room: program. Takes: ValidateIR.message. Gives: messages to the validate bodies.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.6, 5.7, 6.2.
 """
 

@@ -2,7 +2,6 @@
 
 Room: queues. Takes: the namespace and the size of what is queued. Gives: Fair,
 FairRing. Next: queues/journal.py, webhook/audit/queue.py.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 4).
 
 A part of a queue is its share of the entries or of the bytes, whichever is larger.

@@ -2,7 +2,6 @@
 
 Room: queues. Takes: outcomes of rules as strings. Gives: bytes for a Journal, and back.
 Next: controllers/admission_events.py writes Events from it.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 9.1 (content of events), 2.10 (content of reports).
 
 The policies of a ReviewRecord are bytes that many reviews share: equal outcomes are

@@ -2,7 +2,6 @@
 
 Room: queues. Takes: names of policies and rules, the trigger, the review. Gives: bytes
 for the journal of triggers, and back. Next: leader/triggers makes UpdateRequests.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.1, 5.2; docs/pools.md 3.
 """
 

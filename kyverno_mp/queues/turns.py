@@ -1,7 +1,7 @@
 """Choose which work starts next, so that no tenant and no server takes all threads.
 
 Room: queues. Takes: the shares that each piece of work uses. Gives: Turns. Next:
-reports/feed.py, webhook/review/lanes.py. May touch: nothing outside its arguments.
+reports/feed.py, webhook/review/lanes.py.
 Source: docs/images.md (registries): a dead registry must not delay images of others.
 
 A share is a name, e.g. of a namespace or of a registry. Work starts only while each of

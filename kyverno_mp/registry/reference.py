@@ -1,7 +1,6 @@
 """Parse image references by the rules of registry clients.
 
 Room: registry. Takes: a reference as text. Gives: Reference. Next: registry/client.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7 (image: weak parsing of go-containerregistry).
 """
 

@@ -1,8 +1,7 @@
 """Define the messages between the coordinator of the reports pool and its evaluators.
 
 Room: reports. Takes: objects of one kind; results. Gives: Batch, Answer. Next:
-reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them. May
-touch: nothing outside its arguments.
+reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them.
 Source: docs/pools.md 1, 4.
 """
 

@@ -1,8 +1,7 @@
 """Build the single call that updates a report after a scan, without reading the report.
 
 Room: reports. Takes: the fingerprints of a report, the results of an evaluator. Gives:
-new_report, change_of. Next: reports/writer.py makes the calls. May touch: nothing
-outside its arguments.
+new_report, change_of. Next: reports/writer.py makes the calls.
 Source: RFC 6902 (JSON patch); docs/pools.md 4.
 
 Fingerprints are kept in the order of the rows, so a changed row is replaced by its

@@ -1,7 +1,7 @@
 """Compute digests of rules, which change if the results of a rule may change.
 
 Room: reports. Takes: the IR of a policy. Gives: digest_of_rule, digest_of_policy. Next:
-reports/plan.py. May touch: nothing outside its arguments.
+reports/plan.py.
 Source: docs/pools.md 4.
 """
 

@@ -1,7 +1,7 @@
 """Queue the objects that wait for an evaluator, and return them in batches.
 
 Room: reports. Takes: objects from watches and lists, in any thread. Gives: Feed.
-Next: reports/scan/dispatch.py. May touch: nothing outside its arguments.
+Next: reports/scan/dispatch.py.
 Source: docs/pools.md 4.
 
 The feed is bounded in objects and bytes. A producer waits while it is full, so that a

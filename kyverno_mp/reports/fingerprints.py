@@ -2,7 +2,7 @@
 
 Room: reports. Takes: Rows. Gives: key_of, fingerprints_of, plain_row. Next:
 reports/scan/evaluator.py computes those of new rows, reports/objects.py those of stored
-rows, reports/writer.py compares them. May touch: nothing outside its arguments.
+rows, reports/writer.py compares them.
 Source: docs/pools.md 4 (digests; identical results cause no write).
 
 A fingerprint has 16 bytes: 8 of the row's merge key (which identifies the rule), 7 of

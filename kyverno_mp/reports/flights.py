@@ -1,7 +1,7 @@
 """Track the objects that threads are processing, and results that travel with them.
 
 Room: reports. Takes: items of the feed. Gives: Flights, Reviewed. Next:
-reports/feed.py, reports/scan/dispatch.py. May touch: nothing outside its arguments.
+reports/feed.py, reports/scan/dispatch.py.
 Source: docs/pools.md 4.
 
 Two threads can process the same object: the data that its rules read changes while it

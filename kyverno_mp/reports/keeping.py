@@ -1,8 +1,7 @@
 """Decide which rows of a report stay after a scan, a review or a policy change.
 
 Room: reports. Takes: rows or fingerprints, results, the current Plan. Gives: Evaluation
-and the wanted rows of a report. Next: reports/writer.py. May touch: nothing outside its
-arguments.
+and the wanted rows of a report. Next: reports/writer.py.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
 """
 

@@ -1,8 +1,7 @@
 """Decide which resources the rules of a plan name.
 
 Room: reports. Takes: the kinds of a rule; a Resource. Gives: Named, is_scannable,
-names, is_derived_rule. Next: plan.py, kinds.py. May touch: nothing outside its
-arguments.
+names, is_derived_rule. Next: plan.py, kinds.py.
 Source: docs/behaviour/controllers 6.3; docs/behaviour/engine 1.3, 10.6.
 """
 

@@ -2,7 +2,6 @@
 
 Room: reports. Takes: a Subject and its rows; the JSON of a stored report. Gives:
 report_of, StoredReport, ReportKinds. Next: reports/writer.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.6, 6.7.
 
 The name of a report is the uid of its object, which is also its owner: when the object

@@ -2,7 +2,7 @@
 
 Room: reports. Takes: the policies of one generation. Gives: Plan, is_scanned. Next:
 reports/scan/coordinator.py follows the plan, reports/scan/evaluator.py evaluates the
-same rules. May touch: nothing outside its arguments.
+same rules.
 Source: docs/behaviour/controllers 6.3, 6.4, 6.6; docs/behaviour/engine 8.5.
 
 Each rule in force is one of two:

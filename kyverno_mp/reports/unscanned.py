@@ -1,8 +1,7 @@
 """List the CEL policies that are reported but not scanned.
 
 Room: reports. Takes: segments of policies. Gives: the keys of their rows, which stay
-as long as the policies are in force. Next: plan.py. May touch: nothing outside its
-arguments.
+as long as the policies are in force. Next: plan.py.
 Source: docs/behaviour/controllers 6.3, 6.5.
 """
 

@@ -3,7 +3,6 @@
 Room: results. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
 Subject, row_of, public_row_of, merged_report. Next: cli/apply/report.py prints these
 rows, webhook/payloads.py sends them; the reports of the cluster contain them.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
 """
 

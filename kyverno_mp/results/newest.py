@@ -2,7 +2,7 @@
 
 Room: results. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
 Results, results_of, document_of. Next: leader/results/writer.py writes such reports,
-reports/ephemeral.py reads them. May touch: nothing outside its arguments.
+reports/ephemeral.py reads them.
 Source: docs/behaviour/controllers 1.6, 6.2, 6.6; docs/pools.md 4.
 
 One EphemeralReport contains the results of many reviews, for subjects in all

@@ -2,7 +2,7 @@
 
 Room: results. Takes: a subject, rows; Settings. Gives: bytes for the journal of
 results, and back; which results are sent. Next: leader/results/writer.py creates
-EphemeralReports from the records. May touch: nothing outside its arguments.
+EphemeralReports from the records.
 Source: docs/behaviour/controllers 2.10, 6.1, 6.2, 6.5; docs/pools.md 4.
 
 The rows have no times of their own; the record has one for all. Many reviews have equal

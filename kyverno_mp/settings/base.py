@@ -1,7 +1,7 @@
 """Compute the Configuration for keys that the ConfigMap ``kyverno`` lacks.
 
 Room: settings. Takes: Settings. Gives: Configuration. Next: leader/configuration.py,
-webhook/start.py. May touch: nothing. Source: docs/behaviour/controllers 10.3.
+webhook/start.py. Source: docs/behaviour/controllers 10.3.
 """
 
 from kyverno_mp.policy.configuration import Configuration

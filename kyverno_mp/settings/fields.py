@@ -1,7 +1,7 @@
 """Declare one setting next to its default, unit, range and description.
 
 Room: settings. Takes: nothing. Gives: setting(), Facts, read by settings/settings.py,
-read.py and table.py. May touch: nothing.
+read.py and table.py.
 Source: docs/architecture.md 2 (every setting in one typed module, the table in
 docs/settings.md generated).
 """

@@ -1,7 +1,7 @@
 """Find the setting or flag that the user most likely meant.
 
 Room: settings. Takes: an unknown name, the known ones. Gives: one of the known names.
-Next: settings/read.py, cli/serve.py. May touch: nothing outside its arguments.
+Next: settings/read.py, cli/serve.py.
 Source: docs/settings.md.
 """
 

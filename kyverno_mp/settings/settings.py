@@ -1,7 +1,7 @@
 """The one list of settings: every name, default, unit, range and meaning.
 
 Room: settings. Takes: values read by settings/read.py. Gives: Settings, a frozen record
-that is passed to each role. Next: process, leader, webhook, cli. May touch: nothing.
+that is passed to each role. Next: process, leader, webhook, cli.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1, 10.1-10.3.
 
 Over 400 lines: one table, from which the documents' table is generated.

@@ -1,7 +1,7 @@
 """Render the table of settings in docs/settings.md from the code.
 
 Room: settings. Takes: the fields of Settings. Gives: Markdown. Next:
-tests/unit/docs/test_tables.py. May touch: nothing.
+tests/unit/docs/test_tables.py.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Check at start that a string is a valid value of a setting.
 
 Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
-Next: settings/read.py. May touch: nothing.
+Next: settings/read.py.
 Source: docs/behaviour/controllers 10.1-10.3; Kubernetes' names (RFC 1123).
 
 Such mistakes would otherwise be noticed late or never: a filter that matches nothing,

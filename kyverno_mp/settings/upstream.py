@@ -1,7 +1,7 @@
 """List every flag and variable of upstream's containers, and its meaning here.
 
 Room: settings. Takes: nothing. Gives: FLAGS, VARIABLES; translate() to settings; the
-tables in docs/settings.md. Next: settings/read.py, cli/serve.py. May touch: nothing.
+tables in docs/settings.md. Next: settings/read.py, cli/serve.py.
 Source: docs/behaviour/controllers 10.1, 10.2; Kyverno cmd/internal/flag.go,
 cmd/*/main.go.
 

@@ -3,7 +3,6 @@
 Room: snapshot. Takes: Callers. Gives: the values of the data segment ``callers``, and
 Callers decoded from it; the form of a path segment. Next: leader/callers.py publishes
 it, webhook/http/callers.py checks requests, kube/translate.py hides it in errors.
-May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller).
 
 SAFETY: the path segments are secrets, like the private key in the same folder.

@@ -2,7 +2,6 @@
 
 Room: snapshot. Takes: a segment that PoliciesWriter encoded, the type of its records.
 Gives: CelSegment. Next: program/validating_policy/source.py.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
 
 The layout is the same as in the segment ``policies``, but part 0 of a record is the IR

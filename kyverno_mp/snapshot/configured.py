@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: Configured. Gives: values of the data segment ``settings``, and
 Configured decoded from it. Next: leader/configuration.py, webhook/configured.py,
-process/roles/health.py. May touch: nothing outside its arguments.
+process/roles/health.py.
 Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 10.3.
 """
 

@@ -2,7 +2,6 @@
 
 Room: snapshot. Takes: a mapping of keys to JSON. Gives: bytes of a segment, and
 DataSegment. Next: the adapters of program/ports.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (shared data segments).
 """
 

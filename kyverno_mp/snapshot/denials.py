@@ -3,7 +3,6 @@
 Room: snapshot. Takes: DenialRecords of workers. Gives: Counted, what one replica stores
 for the others; the number that counts against a policy's budget.
 Next: webhook/review/denials.py records, leader/denials.py counts.
-May touch: nothing outside its arguments.
 Source: docs/gradual-enforcement.md.
 
 A denial counts once for each owner of objects, and not all of one namespace and one

@@ -1,7 +1,7 @@
 """Build the bytes of a segment from keys and values.
 
 Room: snapshot. Takes: records, a generation, a salt. Gives: bytes of a whole file.
-Next: snapshot/write. May touch: nothing outside its arguments.
+Next: snapshot/write.
 Source: snapshot/layout.
 """
 

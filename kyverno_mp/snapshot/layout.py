@@ -1,7 +1,6 @@
 """Define the bytes of a segment file: header, records, hash table.
 
 Room: snapshot. Gives: the header's shape and the hash of a key, for encode and read.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (snapshot).
 
     header    128 bytes: magic, versions, name, generation, lengths, salt, checksum

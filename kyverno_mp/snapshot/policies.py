@@ -2,8 +2,7 @@
 
 Room: snapshot. Takes: EncodedPolicy records in policy order. Gives: bytes of a segment;
 PolicySegment, which satisfies program's RuleIndex by shape.
-Next: snapshot/publish; program/matching/candidates. May touch: nothing outside its
-arguments.
+Next: snapshot/publish; program/matching/candidates.
 Source: docs/architecture.md 1 (promise 2), 3; ir/index.
 
     p<position>             PolicyIR and its RuleIRs, each as msgpack, packed

@@ -3,7 +3,6 @@
 Room: snapshot. Takes: RolloutStates. Gives: the values of the data segment
 ``rollouts``, and the state of a policy. Next: leader/rollouts.py publishes them,
 webhook/attach/standings.py reads them, controllers/rollouts.py stores them.
-May touch: nothing outside its arguments.
 Source: docs/gradual-enforcement.md; docs/architecture.md 3 (shared data segments).
 """
 

@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: the bytes of a record, the key of its policy. Gives: records that
 match at least what the stored ones match, and are errors. Next: policies.py,
-cel_segments.py. May touch: nothing outside its arguments.
+cel_segments.py.
 
 SAFETY: if a reader failed instead, one record would take all other policies out of
 force. What cannot be decoded is assumed to deny: failurePolicy Fail, action Enforce,

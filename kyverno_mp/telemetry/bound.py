@@ -1,7 +1,6 @@
 """Bound the number of lines that all metric families together expose.
 
 Room: telemetry. Takes: merged series. Gives: the series to expose. Next: expose.
-May touch: nothing outside its arguments.
 Source: docs/metrics.md (bounds).
 
 Each process bounds the series of a family, but not the sum: many families, processes

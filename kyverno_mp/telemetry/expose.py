@@ -1,7 +1,7 @@
 """Render metric families as the Prometheus text format or as OpenMetrics.
 
 Room: telemetry. Takes: merged series and gauges. Gives: text for GET /metrics.
-Next: process/roles/health.py. May touch: nothing.
+Next: process/roles/health.py.
 Source: Prometheus exposition format 0.0.4; OpenMetrics 1.0.0.
 """
 

@@ -1,14 +1,17 @@
 """Declare every metric family once: name, type, labels, help.
 
 Room: telemetry. Takes: nothing. Gives: FAMILIES for record, collect and expose; table()
-for docs/metrics.md. May touch: nothing.
+for docs/metrics.md.
 Source: docs/behaviour/controllers 9.2 (Kyverno's names, labels and buckets).
 
 Over 400 lines: one table, from which the documents' table is generated.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
+
+from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS, PolicyKind
 
 OVERFLOW: Final = "_overflow"
 """Replaces the values of unbounded labels once a family has its maximum of series."""
@@ -101,86 +104,52 @@ RESULTS: Final = Family(
     # (pkg/metrics/policy_engine.go).
     by_namespace="policy_namespace",
 )
-VALIDATING_RESULTS: Final = Family(
-    "kyverno_validating_policy_execution_duration_seconds",
-    "histogram",
-    (
-        "policy_validation_mode",
-        "policy_background_mode",
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-        "resource_request_operation",
-        "execution_cause",
-        "result",
-    ),
-    "Time to evaluate one ValidatingPolicy for one request, in seconds; the policies of"
-    " a review share its time evenly.",
-    unbounded=(
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-    ),
-    # 1.19 adds the counter, and the label policy_namespace.
-    counted_as="kyverno_validating_policy_results_total",
-    counted_text="Number of results of ValidatingPolicies.",
-    by_namespace="resource_namespace",
-)
-MUTATING_RESULTS: Final = Family(
-    "kyverno_mutating_policy_execution_duration_seconds",
-    "histogram",
-    (
-        "policy_background_mode",
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-        "resource_request_operation",
-        "execution_cause",
-        "result",
-    ),
-    "Time to evaluate one MutatingPolicy for one request, in seconds; the policies of a"
-    " review share its time evenly.",
-    unbounded=(
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-    ),
-    # 1.19 adds the counter, and the label policy_namespace.
-    counted_as="kyverno_mutating_policy_results_total",
-    counted_text="Number of results of MutatingPolicies.",
-    by_namespace="resource_namespace",
-)
-IMAGE_POLICY_RESULTS: Final = Family(
-    "kyverno_image_validating_policy_execution_duration_seconds",
-    "histogram",
-    (
-        "policy_validation_mode",
-        "policy_background_mode",
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-        "resource_request_operation",
-        "execution_cause",
-        "result",
-    ),
-    "Time to evaluate one ImageValidatingPolicy for one request, in seconds; the"
-    " policies of a review share its time evenly.",
-    unbounded=(
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-    ),
-    # 1.19 adds the counter, and the label policy_namespace.
-    counted_as="kyverno_image_validating_policy_results_total",
-    counted_text="Number of results of ImageValidatingPolicies.",
-    by_namespace="resource_namespace",
-)
+
+
+def _results_of(kind: PolicyKind) -> Family:
+    """Return the family of the results of a kind in CEL.
+
+    1.19 adds the counter, and the label policy_namespace.
+    """
+    is_triggered = kind.rule_type == "generate"
+    can_deny = kind.rule_type in ("validate", "verifyImages")
+    words = [word.lower() for word in re.findall("[A-Z][a-z]+", kind.name)]
+    prefix = f"kyverno_{'_'.join(words)}"
+    share = "; the policies of a review share its time evenly."
+    return Family(
+        f"{prefix}_execution_duration_seconds",
+        "histogram",
+        (
+            *(("policy_validation_mode",) if can_deny else ()),
+            *(() if is_triggered else ("policy_background_mode",)),
+            "policy_namespace",
+            "policy_name",
+            "resource_kind",
+            "resource_namespace",
+            "resource_request_operation",
+            "execution_cause",
+            "result",
+        ),
+        f"Time to evaluate one {kind.name} for one"
+        f" {'trigger' if is_triggered else 'request'}, in seconds"
+        f"{', without the writes.' if is_triggered else share}",
+        unbounded=(
+            "policy_namespace",
+            "policy_name",
+            "resource_kind",
+            "resource_namespace",
+        ),
+        counted_as=f"{prefix}_results_total",
+        counted_text=f"Number of results of {kind.name.removesuffix('y')}ies.",
+        by_namespace="resource_namespace",
+    )
+
+
+_RESULTS_OF: Final = {kind.rule_type: _results_of(kind) for kind in REVIEWED_CEL_KINDS}
+VALIDATING_RESULTS: Final = _RESULTS_OF["validate"]
+MUTATING_RESULTS: Final = _RESULTS_OF["mutate"]
+GENERATING_RESULTS: Final = _RESULTS_OF["generate"]
+IMAGE_POLICY_RESULTS: Final = _RESULTS_OF["verifyImages"]
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
     "counter",
@@ -375,31 +344,6 @@ CLEANUP_ERRORS: Final = Family(
     (*_CLEANED_BY, *_CLEANED),
     "Number of failed lists and deletions of clean-up policies.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
-)
-GENERATING_RESULTS: Final = Family(
-    "kyverno_generating_policy_execution_duration_seconds",
-    "histogram",
-    (
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-        "resource_request_operation",
-        "execution_cause",
-        "result",
-    ),
-    "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
-    " writes.",
-    unbounded=(
-        "policy_namespace",
-        "policy_name",
-        "resource_kind",
-        "resource_namespace",
-    ),
-    # 1.19 adds the counter, and the labels policy_namespace and execution_cause.
-    counted_as="kyverno_generating_policy_results_total",
-    counted_text="Number of results of GeneratingPolicies.",
-    by_namespace="resource_namespace",
 )
 _DELETED = ("resource", "resource_namespace", "deletion_propagation")
 DELETED: Final = Family(

@@ -1,7 +1,7 @@
 """Parse a deletion budget: a number or a percentage of the matched objects.
 
 Room: values. Takes: a string. Gives: Budget; None means no budget. Next:
-settings/texts.py, cleanup/policy.py. May touch: nothing outside its arguments.
+settings/texts.py, cleanup/policy.py.
 Source: docs/cleanup.md (deletion budget); upstream has no such budget.
 """
 

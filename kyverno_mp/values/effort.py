@@ -3,7 +3,6 @@
 Room: values. Takes: strings, patterns, JSON data. Gives: steps (at most half a
 microsecond of one core each) and bytes. Next: expr/scope, and all code that charges
 steps.
-May touch: nothing outside its arguments.
 """
 
 from collections.abc import Callable

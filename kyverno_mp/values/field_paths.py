@@ -3,7 +3,6 @@
 Room: values. Takes: a comma-separated list. Gives: FieldPath records, or the error
 message for an invalid list.
 Next: settings/texts.py checks the setting; webhook/recording uses the paths.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final, NamedTuple

@@ -2,7 +2,6 @@
 
 Room: values. Takes: a pattern. Gives: ``glob_regex``, ``Glob``. Next:
 compiler/cel_kinds/image_validating_policy.py, program/image_policies/references.py.
-May touch: nothing outside its arguments.
 Source: gobwas/glob without separators, which Kyverno uses for matchImageReferences.
 """
 

@@ -1,7 +1,6 @@
 """Define the type of JSON data.
 
 Room: values. Takes: decoded JSON. Gives: the ``Json`` alias used everywhere.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.2: Python ``int`` stands for Go's int64, ``float`` for
 float64; ``bool`` is never a number.
 """

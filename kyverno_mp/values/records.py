@@ -3,7 +3,6 @@
 Room: values. Takes: a type and JSON. Gives: RecordType, which converts to this type;
 field_decoders, which decode its fields one by one; RecordSearch, which finds records in
 a record.
-May touch: nothing outside its arguments.
 
 msgspec 0.22 builds what it knows about a type at the first use, and publishes it before
 it is complete: if two threads use a type for the first time at once, the process ends

@@ -2,7 +2,6 @@
 
 Room: values. Takes: version and range strings. Gives: Version tuples, errors, range
 predicates. Next: expr/jmespath (semver_compare).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (semver_compare); blang/semver v4.
 """
 

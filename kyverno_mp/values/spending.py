@@ -2,7 +2,6 @@
 
 Room: values. Takes: nothing. Gives: Spender, FREE, the costs of containers. Next:
 json_equal, json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final, Protocol

@@ -1,7 +1,7 @@
 """Parse the value of the label ``cleanup.kyverno.io/ttl``: a duration or a date.
 
 Room: values. Takes: a string. Gives: nanoseconds after creation, or an instant. Next:
-the webhook, the clean-up of expired objects. May touch: nothing outside its arguments.
+the webhook, the clean-up of expired objects.
 Source: docs/behaviour/controllers 7 (TTL); k8s.io/kube-openapi strfmt.ParseDuration.
 """
 

@@ -3,7 +3,6 @@
 Room: values. Takes: a pattern and a string. Gives: the match, as a plain function and
 as a closure compiled from the pattern.
 Next: expr/pattern, program/matching/match, compiler/rules/match.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.1.
 """
 

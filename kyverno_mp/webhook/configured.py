@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: the follower of the segment ``settings``. Gives: ports.Filters and
 program.ports.RuleSettings of the newest generation. Next: start wires it.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.3, 10.3; docs/architecture.md 3 (swapped between
 two requests).
 

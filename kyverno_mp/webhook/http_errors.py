@@ -1,8 +1,7 @@
 """Define the errors that the webhook answers with an HTTP status instead of a review.
 
 Room: webhook. Gives: HttpError; the codes, the status of each, the table of codes
-in docs/metrics.md. Next: webhook/review/service, webhook/http/protocol, rest. May
-touch: nothing.
+in docs/metrics.md. Next: webhook/review/service, webhook/http/protocol, rest.
 Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 

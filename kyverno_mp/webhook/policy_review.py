@@ -38,28 +38,24 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
 from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
-    AnyCelPolicy,
-    DeletingPolicy,
-    GeneratingPolicy,
-    decode_cel_policy,
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_kinds.served import (
+    AnyCelDocument,
     authorization_mode,
+    decode_cel_document,
     decode_served,
     is_served,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    AnyValidatingPolicy,
     CelPolicyException,
     shown_kind,
 )
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.checks.long_texts import long_texts
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.expiry import EXPIRED, standing
 from kyverno_mp.policy.match_conditions import unregistrable
@@ -73,11 +69,8 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes import policy_kinds as kinds
 from kyverno_mp.webhook.author_review import author_refusal, has_changed, is_of_tenant
 
-AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
-_BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
-"""The policies in CEL that the pools carry out."""
 
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "/policyvalidate": kinds.CLUSTER_POLICY.names,
@@ -182,9 +175,7 @@ class PolicyReview:
         KYVERNO: the reasons of a denial are repeated as warnings.
         """
         raw = request.object
-        if is_cel_policy(raw) and raw["kind"] not in kinds.MUTATING_POLICY.names:
-            return self._answer_background_cel(request)
-        if not is_served(raw):
+        if not (is_served(raw) or is_cel_policy(raw)):
             from kyverno_mp.compiler.cel_kinds.authorization import refusals_of
 
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
@@ -196,7 +187,7 @@ class PolicyReview:
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}
-                document = decode_served({**raw, "metadata": metadata})
+                document = decode_cel_document({**raw, "metadata": metadata})
                 if isinstance(document, CelPolicyException):
                     problem = cost_problem(document)
                     problem = problem or _new_faults(request, document)
@@ -204,47 +195,26 @@ class PolicyReview:
                         return denied(request.uid, problem)
                     warnings = self._exception_warnings(request, document)
                     return allowed(request.uid, warnings)
-                # The other kinds are reviewed above.
-                assert not isinstance(document, GeneratingPolicy)
                 found = refusals(document)
                 found = found or too_large(document) or self._closed(document)
                 found = found or self._refused_author(request, document)
                 warnings = list(map(": ".join, copy_warnings(document)))
+                if not found:
+                    warnings += run_warnings(document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
             return denied(request.uid, error.message)
         return _judged(request, found, warnings)
 
-    def _answer_background_cel(self, request: Request) -> bytes:
-        """Review a policy in CEL of the kinds that the pools carry out."""
-        raw = request.object
-        warnings: list[str] = []
-        try:
-            with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
-                metadata = {**metadata_of(raw), "namespace": request.namespace}
-                document = decode_cel_policy({**raw, "metadata": metadata})
-                if not isinstance(document, _BACKGROUND):
-                    text = f"{request.kind} is not evaluated by this version"
-                    return allowed(request.uid, [text])
-                found = refusals(document) or self._closed(document)
-                found = found or self._refused_author(request, document)
-                if isinstance(document, DeletingPolicy) and not found:
-                    warnings = list(run_warnings(document))
-        except DocumentInvalid as error:
-            return denied(request.uid, "; ".join(map(str, error.problems)))
-        except (DependencyError, PolicyInvalid) as error:
-            return denied(request.uid, error.message)
-        return _judged(request, found, warnings)
-
-    def _closed(self, document: AnyOfCel) -> list[str]:
+    def _closed(self, document: AnyCelDocument) -> list[str]:
         view = self._options.view
         opens = closed if view is None else view.opens
         return [
             entry_problem.upstream for entry_problem in entry_problems(document, opens)
         ]
 
-    def _refused_author(self, request: Request, document: AnyOfCel) -> list[str]:
+    def _refused_author(self, request: Request, document: AnyCelDocument) -> list[str]:
         reason = author_refusal(request, document, self._options.view)
         return [reason] if reason else []
 
@@ -272,7 +242,7 @@ class PolicyReview:
             return ReviewVerdict("; ".join(unread))
         rules: Sequence[Rule] = ()
         uncompiled: Sequence[str] = ()
-        if isinstance(document, ClusterPolicy | Policy):
+        if isinstance(document, AnyPolicy):
             rules, uncompiled = expand(document), condition_errors(document)
         old = before.document if before is not None else None
         view = self._options.view
@@ -287,13 +257,11 @@ class PolicyReview:
             verdict.error = _new_faults(request, document)
         if not verdict.error:
             verdict.error = author_refusal(request, document, view)
-        if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
+        if isinstance(document, AnyPolicy) and not verdict.error:
             self._warn_of_expressions(document, verdict)
         return verdict
 
-    def _warn_of_expressions(
-        self, document: ClusterPolicy | Policy, verdict: ReviewVerdict
-    ) -> None:
+    def _warn_of_expressions(self, document: AnyPolicy, verdict: ReviewVerdict) -> None:
         """Add warnings of upstream's type check and of expressions that never compile.
 
         Upstream accepts expressions that never compile without a warning, and then
@@ -386,7 +354,7 @@ def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str
                 return "; ".join(map(str, problems))
             if isinstance(document, PolicyException):
                 return cost_problem(document)
-            if not isinstance(document, ClusterPolicy | Policy):
+            if not isinstance(document, AnyPolicy):
                 return ""
             unregistrable_text = unregistrable(document)
             if unregistrable_text:

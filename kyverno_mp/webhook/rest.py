@@ -1,8 +1,7 @@
 """Serve every request except reviews of resources: policies, health, unknown paths.
 
 Room: webhook. Takes: a readiness check, options of policy reviews. Gives: a Falcon
-app. Next: webhook/http/protocol (webhook/http/asgi), webhook/review_threads. May
-touch: nothing outside its arguments.
+app. Next: webhook/http/protocol (webhook/http/asgi), webhook/review_threads.
 Source: docs/behaviour/controllers 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """

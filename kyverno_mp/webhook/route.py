@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next:
 webhook/review/service.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.1 (routes), 2.5 (policy selection), 3.4
 (fine-grained).
 """
@@ -26,10 +25,6 @@ MPOL: Final = "mpol"
 """MutatingPolicies; the rest of the path names them."""
 NMPOL: Final = "nmpol"
 """NamespacedMutatingPolicies; the rest of the path names them."""
-GPOL: Final = "gpol"
-"""GeneratingPolicies; the rest of the path names them."""
-NGPOL: Final = "ngpol"
-"""NamespacedGeneratingPolicies; the rest of the path names them."""
 IVPOL: Final = "ivpol"
 """ImageValidatingPolicies; the rest of the path is ``/validate`` and their names."""
 NIVPOL: Final = "nivpol"

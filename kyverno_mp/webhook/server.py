@@ -3,7 +3,8 @@
 Room: webhook. Takes: Settings, a listening socket, a Start. Gives: nothing; returns
 when the arbiter ends.
 Next: worker. May touch: this process becomes the arbiter: signals, children.
-Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py.
+Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py,
+glogging.py.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.errors import HaltServer
+from gunicorn.glogging import Logger
 
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.webhook.arbiter_log import ArbiterLog
 from kyverno_mp.webhook.collector import tune
 from kyverno_mp.webhook.worker import Served, Start, WebhookWorker
 
@@ -160,3 +161,21 @@ def run(
     )
     options["bind"] = [f"fd://{listener.fileno()}"]
     WebhookApplication(options, start_leavable).run()
+
+
+class ArbiterLog(Logger):  # type: ignore[misc]
+    """Gunicorn's logger without its own handlers: records propagate to the root."""
+
+    def setup(self, cfg: Any) -> None:
+        """Set the level as Gunicorn does; the root logger writes the records."""
+        super().setup(cfg)
+        for logger in (self.error_log, self.access_log):
+            logger.handlers.clear()
+            logger.propagate = True
+
+    def info(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Log the arbiter's lines about each start and stop at level debug.
+
+        They repeat our own lines, and show the address as an http:// URL.
+        """
+        self.debug(msg, *args, **kwargs)

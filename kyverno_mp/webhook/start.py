@@ -49,7 +49,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import OF_PAYLOADS
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
-from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
+from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedRules
 from kyverno_mp.webhook.attach.counts import Counts
 from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
 from kyverno_mp.webhook.attach.journals import Journals
@@ -151,7 +151,7 @@ class _Attached:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(ports, clock, LinkingLock(self._collector))
         aside = Aside(self._defer, self._leave_loop)
-        self.policies = FollowedClusterPolicies(
+        self.policies = FollowedRules(
             files,
             Context(
                 engine,
@@ -331,7 +331,7 @@ class _Attached:
             self._served_last = served
             ring(self._directory, LEADER)
 
-    def _kinds_of_policies(self) -> tuple[FollowedClusterPolicies | _AnyFollowed, ...]:
+    def _kinds_of_policies(self) -> tuple[FollowedRules | _AnyFollowed, ...]:
         return self.policies, *self.in_cel.values()
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:

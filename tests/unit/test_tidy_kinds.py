@@ -35,13 +35,13 @@ from tests.style import (
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
-    "ClusterPolicy": 53,
-    "ClusterCleanupPolicy": 12,
-    "ValidatingPolicy": 47,
-    "MutatingPolicy": 51,
-    "ImageValidatingPolicy": 33,
-    "GeneratingPolicy": 39,
-    "DeletingPolicy": 26,
+    "ClusterPolicy": 40,
+    "ClusterCleanupPolicy": 4,
+    "ValidatingPolicy": 28,
+    "MutatingPolicy": 35,
+    "ImageValidatingPolicy": 20,
+    "GeneratingPolicy": 30,
+    "DeletingPolicy": 19,
 }
 """How many modules name a kind in their code: lower these numbers, never raise them."""
 SLACK: Final = 3

@@ -36,7 +36,7 @@ from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
-    decode_validating_policy,
+    decode_cel_exception,
 )
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.pool.stored import (
@@ -231,9 +231,7 @@ def _check(policy: GeneratingPolicy, location: Where) -> None:
 
 
 def _exception(raw: bytes) -> CelPolicyException:
-    exception = decode_validating_policy(_typed(raw, CEL_EXCEPTIONS.kind))
-    assert isinstance(exception, CelPolicyException)
-    return exception
+    return decode_cel_exception(_typed(raw, CEL_EXCEPTIONS.kind))
 
 
 def _typed(raw: bytes, kind: str) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """Simulate a cluster and registries for policies in CEL, from given objects.
 
 Room: cli. Takes: a Context file, or the objects of a simulated cluster. Gives: the
-ports of CEL. Next: data.py. May touch: nothing outside its arguments.
+ports of CEL. Next: data.py.
 Source: docs/behaviour/cel 12 (fake context); docs/behaviour/cli 6 (Context), 15.
 """
 

@@ -2,8 +2,7 @@
 
 Room: cli. Takes: the mocks of a test, or GlobalContextEntries among the objects of
 ``apply``. Gives: GivenEntries, the port of ``globalContext`` and ``globalReference``.
-Next: cli/testing/mocks.py, cli/apply/command.py. May touch: nothing outside its
-arguments.
+Next: cli/testing/mocks.py, cli/apply/command.py.
 Source: docs/behaviour/v1.19 8; Kyverno
 cmd/cli/kubectl-kyverno/commands/apply/global_context.go at v1.19.0.
 """

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
 Next: cli/apply/command.py, cli/compare/command.py.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 2.
+Source: docs/behaviour/cli 2.
 """
 
 from typing import Any, Final

@@ -1,7 +1,7 @@
 """Declare ``authors``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: authors.py. May touch: nothing outside its arguments.
+Next: authors.py.
 Source: docs/operate.md (the author of a namespaced policy).
 """
 

@@ -1,7 +1,7 @@
 """Declare ``bench``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: bench.py. May touch: nothing outside its arguments.
+Next: bench.py.
 """
 
 from typing import Any, Final

@@ -1,7 +1,7 @@
 """Declare ``cleanup``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cleanup.py. May touch: nothing outside its arguments.
+Next: cleanup.py.
 Source: docs/cleanup.md (preview).
 """
 

@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a command's path, flags and examples. Gives: Command and Group, whose
 help pages end with examples and exit codes. Next: apply.py.
-May touch: nothing outside its arguments.
 
 Declarations do not import the engine or the command itself; the callback does. So help
 pages, completion and misspelt flags are fast.

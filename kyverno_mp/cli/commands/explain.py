@@ -1,7 +1,7 @@
 """Declare ``explain``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: explain.py. May touch: nothing outside its arguments.
+Next: explain.py.
 """
 
 from typing import Any

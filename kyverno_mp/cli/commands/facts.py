@@ -1,7 +1,7 @@
 """Declare ``facts``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/facts.py. May touch: nothing outside its arguments.
+Next: cli/facts.py.
 Source: docs/replay.md (facts).
 """
 

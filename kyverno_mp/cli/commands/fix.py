@@ -1,7 +1,7 @@
 """Declare ``fix`` and its commands.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: cli/fix/command.py. May touch: nothing outside its arguments.
+Next: cli/fix/command.py.
 Source: docs/behaviour/cli 18.
 """
 

@@ -1,7 +1,7 @@
 """Declare ``generate``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: generate.py. May touch: nothing outside its arguments.
+Next: generate.py.
 Source: docs/background.md (preview).
 """
 

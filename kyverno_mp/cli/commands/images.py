@@ -1,7 +1,7 @@
 """Declare ``images`` and its command.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: cli/images/command.py. May touch: nothing outside its arguments.
+Next: cli/images/command.py.
 """
 
 from typing import Any

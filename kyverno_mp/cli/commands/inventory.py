@@ -1,7 +1,7 @@
 """Declare ``inventory``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: inventory.py. May touch: nothing outside its arguments.
+Next: inventory.py.
 Source: docs/upgrade.md (before a move).
 """
 

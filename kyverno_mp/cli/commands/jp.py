@@ -1,7 +1,7 @@
 """Declare ``jp`` and its commands.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: cli/jp/command.py. May touch: nothing outside its arguments.
+Next: cli/jp/command.py.
 Source: docs/behaviour/cli 16.
 """
 

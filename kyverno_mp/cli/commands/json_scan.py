@@ -1,7 +1,7 @@
 """Declare ``json scan``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: cli/scan/scan.py. May touch: nothing outside its arguments.
+Next: cli/scan/scan.py.
 Source: docs/behaviour/cli 19.
 """
 

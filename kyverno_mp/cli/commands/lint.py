@@ -1,7 +1,7 @@
 """Declare ``lint``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/lint/command.py. May touch: nothing outside its arguments.
+Next: cli/lint/command.py.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Declare ``migrate``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: migrate.py. May touch: nothing outside its arguments.
+Next: migrate.py.
 Source: docs/behaviour/cli 19.
 """
 

@@ -1,7 +1,7 @@
 """Declare ``oci`` and its commands.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: oci.py. May touch: nothing outside its arguments.
+Next: oci.py.
 Source: docs/behaviour/cli 19.
 """
 

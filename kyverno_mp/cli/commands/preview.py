@@ -2,7 +2,6 @@
 
 Room: cli. Takes: the name, examples and help of the command. Gives: the command.
 Next: cli/commands/cleanup.py, cli/commands/generate.py.
-May touch: nothing outside its arguments.
 Source: docs/cleanup.md (preview); docs/background.md (preview).
 """
 

@@ -1,7 +1,7 @@
 """Declare ``replay``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/replay/command.py. May touch: nothing outside its arguments.
+Next: cli/replay/command.py.
 Source: docs/replay.md.
 """
 

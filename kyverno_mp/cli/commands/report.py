@@ -1,7 +1,7 @@
 """Declare ``report``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/report/command.py. May touch: nothing outside its arguments.
+Next: cli/report/command.py.
 Source: docs/report.md.
 """
 

@@ -1,7 +1,7 @@
 """Declare ``rollout`` and its commands.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: cli/rollout.py. May touch: nothing outside its arguments.
+Next: cli/rollout.py.
 Source: docs/gradual-enforcement.md.
 """
 

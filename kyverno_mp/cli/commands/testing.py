@@ -1,7 +1,7 @@
 """Declare ``test``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the command.
-Next: cli/testing/command.py. May touch: nothing outside its arguments.
+Next: cli/testing/command.py.
 Source: docs/behaviour/cli 14.
 """
 

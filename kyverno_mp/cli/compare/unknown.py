@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from kyverno_mp.cli.replay.cel import CelPolicies, names_by_type
+from kyverno_mp.cli.replay.cel import CelPolicies
 from kyverno_mp.cli.replay.policies import Served
 from kyverno_mp.cli.sources.plurals import resource_of
 from kyverno_mp.errors import RequestInvalid
@@ -27,6 +27,7 @@ from kyverno_mp.program.validating_policy.reads import (
     expressions_of,
     reads_namespace,
 )
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _NAMESPACE: Final = "namespaceObject"
 _USER_IN_RULE: Final = re.compile(
@@ -124,7 +125,7 @@ class MayMatch:
 
 def _changes(policy: AnyCelPolicy) -> bool:
     pins = getattr(policy, "pins", False)
-    return pins or policy.policy.kind in names_by_type("mutate")
+    return pins or rule_type_of(policy.policy.kind) == "mutate"
 
 
 def unnamed(served: Served, request: Request) -> set[str]:

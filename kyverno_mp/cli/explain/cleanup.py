@@ -1,7 +1,7 @@
 """Describe compiled clean-up policies for ``explain``.
 
 Room: cli. Takes: CleanupIRs. Gives: the records that ``explain`` prints. Next: explain.
-May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3, 7.
+Source: docs/behaviour/controllers 1.3, 7.
 """
 
 from kyverno_mp.compiler.rules.effects import effects_of

@@ -22,6 +22,7 @@ from kyverno_mp.cli.shell.exit_codes import FAILED
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
+from kyverno_mp.policy.reading.decode import POLICIES
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -33,7 +34,6 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 if TYPE_CHECKING:
     from kyverno_mp.cli.fix.to_cel import Rewrite
 
-_POLICIES: Final = CLUSTER_POLICY.names
 _DIFFERENCES_SHOWN: Final = 3
 _USUAL: Final = VALIDATING_POLICY.name
 CEL: Final = "CEL"
@@ -53,7 +53,7 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
             continue
         before = deepcopy(documents)
         for raw in documents:
-            if _is_policy(raw, _POLICIES):
+            if _is_policy(raw, POLICIES):
                 say(f"Processing file ({file})...")
                 _warn(fix_policy(raw))
         if save and documents != before:

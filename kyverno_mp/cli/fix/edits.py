@@ -1,7 +1,7 @@
 """Mend outdated parts of policies in their text, and nothing else.
 
 Room: cli. Takes: the text of a file. Gives: Edits, and the text with them. Next:
-cli/lint/mend.py. May touch: nothing outside its arguments.
+cli/lint/mend.py.
 Source: docs/behaviour/engine 1, 4, 6.9
 (the action that counts).
 

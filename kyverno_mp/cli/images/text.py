@@ -1,7 +1,6 @@
 """Print the explanation of an image as text.
 
 Room: cli. Takes: the JSON of command. Gives: lines. Next: command.
-May touch: nothing outside its arguments.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """Print the syntax tree of a JMESPath in the format of the Go program.
 
 Room: cli. Takes: a parsed expression. Gives: text. Next: jp.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 16; go-jmespath ASTNode.PrettyPrint (names, values,
 children).
 """

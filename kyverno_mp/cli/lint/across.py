@@ -1,7 +1,6 @@
 """Find errors that depend on several documents of one run.
 
 Room: cli. Takes: the documents that lint has decoded. Gives: Findings. Next: command.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 8.7 (the names in exceptions).
 """
 

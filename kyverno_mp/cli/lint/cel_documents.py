@@ -1,8 +1,7 @@
-"""Decode policies in CEL of all kinds, and find misleading parts of them.
+"""Find faulty and misleading parts of policies in CEL of all kinds.
 
-Room: cli. Takes: raw documents of policies.kyverno.io. Gives: ``is_of_cel``,
-``decode_of_cel``, ``expressions_of``, ``cel_concerns``. Next: command.
-May touch: nothing outside its arguments.
+Room: cli. Takes: documents of policies.kyverno.io. Gives: ``expressions_of``,
+``cel_concerns``. Next: command.
 Source: docs/behaviour/cel 1; docs/behaviour/v1.19 5 (required); docs/images.md.
 """
 
@@ -11,50 +10,17 @@ from typing import Final, TypeAlias
 
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.compiler.autogen.cel import copy_warnings
-from kyverno_mp.policy.cel_kinds.image_validating_policy import (
-    ImageValidatingPolicy,
-    decode_image_policy,
-    is_image_policy,
-)
-from kyverno_mp.policy.cel_kinds.policies import (
-    AnyCelPolicy,
-    decode_cel_policy,
-    is_cel_policy,
-)
-from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument, AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AUTHORIZATION_MODES,
-    AnyValidatingPolicy,
     AuthorizationPolicy,
     CelPolicyException,
     authorizes,
-    decode_validating_policy,
-    is_authorization_policy,
-    is_validating_policy,
 )
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.jsonvalue import Json
 
-_AnyDocument: TypeAlias = (
-    AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy | CelPolicyException
-)
-
-
-def is_of_cel(raw: Json) -> bool:
-    """Return whether this version evaluates documents of this kind."""
-    is_validating = is_validating_policy(raw) or is_authorization_policy(raw)
-    return is_validating or is_cel_policy(raw) or is_image_policy(raw)
-
-
-def decode_of_cel(
-    raw: dict[str, Json],
-) -> _AnyDocument:
-    """Decode a document for which ``is_of_cel`` is true. Raises: DocumentInvalid."""
-    if is_image_policy(raw):
-        return decode_image_policy(raw)
-    if is_cel_policy(raw):
-        return decode_cel_policy(raw)
-    return decode_validating_policy(raw)
+_AnyDocument: TypeAlias = AnyCelDocument | CelPolicyException
 
 
 def expressions_of(document: _AnyDocument, *, for_server: bool) -> Iterator[Problem]:

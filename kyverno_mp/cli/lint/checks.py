@@ -1,7 +1,6 @@
 """Find outdated or misleading parts of a valid policy.
 
 Room: cli. Takes: decoded documents. Gives: Concerns, each with a path. Next: command.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1 (match), 10.1 (deprecations), 10.6;
 docs/behaviour/cli 18.
 """

@@ -14,9 +14,7 @@ from typing import Any
 from kyverno_mp.cli.lint.across import Known, across
 from kyverno_mp.cli.lint.cel_documents import (
     cel_concerns,
-    decode_of_cel,
     expressions_of,
-    is_of_cel,
 )
 from kyverno_mp.cli.lint.checks import (
     Concern,
@@ -66,13 +64,14 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
+from kyverno_mp.policy.cel_kinds.served import decode_cel_document, is_cel_document
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.exception import (
     condition_faults as exception_condition_faults,
 )
 from kyverno_mp.policy.checks.long_texts import long_texts
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import examine
@@ -202,7 +201,7 @@ class _Linter:
         if problems:
             return
         try:
-            policy = decode_of_cel(raw)
+            policy = decode_cel_document(raw)
         except DocumentInvalid as error:
             yield from self._errors(error.problems)
             return
@@ -238,7 +237,7 @@ class _Linter:
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):
             yield from self._admission_findings()
-        elif is_of_cel(raw):
+        elif is_cel_document(raw):
             yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
@@ -277,7 +276,7 @@ class _Linter:
             problem for problem in checked.problems if problem not in decoded.problems
         )
         is_sound = not (decoded.problems or checked.problems)
-        if isinstance(policy, ClusterPolicy | Policy):
+        if isinstance(policy, AnyPolicy):
             origin = self.finding("", "", "", "metadata.name")
             linted.policies.setdefault(policy.key, []).append((policy, origin))
             yield from self._of_policy(policy, checked.warnings, is_sound=is_sound)

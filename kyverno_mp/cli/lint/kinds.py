@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a policy as written; the known kinds: the built-in ones, those of
 ``--crd-paths`` or of a cluster. Gives: Concerns. Next: command.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.3 (selectors of kinds); the deprecation guide of
 Kubernetes (versions that are no longer served).
 

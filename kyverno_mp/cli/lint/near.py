@@ -1,7 +1,7 @@
 """Find the name that somebody meant.
 
 Room: cli. Takes: a name, the names that exist. Gives: the nearest one, and messages
-with it. Next: kinds.py, command.py. May touch: nothing outside its arguments.
+with it. Next: kinds.py, command.py.
 """
 
 from collections.abc import Iterable

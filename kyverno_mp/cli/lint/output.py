@@ -1,7 +1,6 @@
 """Print findings as text, JSON, SARIF or annotations.
 
 Room: cli. Takes: Findings. Gives: text. Next: cli/output/sarif, cli/output/github.
-May touch: nothing outside its arguments.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Find policies and rules that the server of this version rejects or skips.
 
 Room: cli. Takes: documents and compiled policies. Gives: Refusals with the server's
-codes. Next: command, explain. May touch: nothing outside its arguments.
+codes. Next: command, explain.
 Source: leader/policy_store.py and webhook/policy_review.py, which reject policies.
 """
 
@@ -17,11 +17,10 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
-    AnyValidatingPolicy,
     CelPolicyException,
     authorizes,
 )
@@ -105,16 +104,13 @@ def _review(raw: dict[str, Json]) -> bytes:
 
 
 def unserved(
-    policy: AnyValidatingPolicy
-    | AnyCelPolicy
-    | ImageValidatingPolicy
-    | CelPolicyException,
+    policy: AnyCelDocument | CelPolicyException,
 ) -> str:
     """Name the kind of policies if the server does not evaluate it, else ""."""
     if isinstance(policy, AnyCelPolicy | CelPolicyException):
         return ""
     if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
-    if not isinstance(policy, ImageValidatingPolicy) and authorizes(policy):
+    if authorizes(policy):
         return f"policies of evaluation mode {policy.mode}"
     return ""

@@ -1,7 +1,6 @@
 """Write a count with its noun.
 
 Room: cli. Takes: a number, a noun in the singular. Gives: text. Next: explain, bench.
-May touch: nothing outside its arguments.
 """
 
 

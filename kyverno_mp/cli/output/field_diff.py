@@ -2,7 +2,6 @@
 
 Room: cli. Takes: the expected and the actual object. Gives: lines. Next:
 cli/apply/mutated.
-May touch: nothing outside its arguments.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Define the output formats that commands accept.
 
 Room: cli. Gives: names of formats, for flags and for the code that writes them.
-Next: github.py, tap.py. May touch: nothing outside its arguments.
+Next: github.py, tap.py.
 Source: docs/behaviour/cli 2, 15.
 """
 

@@ -2,7 +2,6 @@
 
 Room: cli. Takes: Cases. Gives: one XML text. Next: cli/testing/command,
 cli/apply/output.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 15 (junit); the schema that CI servers accept (testsuites,
 testsuite, testcase with failure, error or skipped).
 """

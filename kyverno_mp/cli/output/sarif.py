@@ -1,7 +1,7 @@
 """Write findings as SARIF 2.1.0, which code hosts show next to the changed lines.
 
 Room: cli. Takes: Findings and their rules. Gives: one JSON text.
-Next: apply, testing, lint. May touch: nothing outside its arguments.
+Next: apply, testing, lint.
 Source: OASIS SARIF 2.1.0, sections 3.13 (log), 3.14 (run), 3.27 (result), 3.49 (rule).
 """
 

@@ -1,7 +1,7 @@
 """Draw result rows as upstream's table, which pipelines parse.
 
 Room: cli. Takes: rows of cells. Gives: text. Next: apply, testing.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 10 (table
+Source: docs/behaviour/cli 10 (table
 rendering), 15.
 """
 

@@ -1,7 +1,6 @@
 """Write cases as TAP 14, the Test Anything Protocol.
 
 Room: cli. Takes: Cases. Gives: one text. Next: cli/testing/output, cli/apply/output.
-May touch: nothing outside its arguments.
 Source: https://testanything.org/tap-version-14-specification.html (plan, escapes of
 descriptions, directives, YAML diagnostics).
 """

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: plain data. Gives: text. Next: cli/apply/mutated, cli/apply/report,
 cli/apply/generated_exceptions.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 11; go-yaml v2,
+Source: docs/behaviour/cli 11; go-yaml v2,
 which shares its emitter with libyaml.
 """
 

@@ -27,9 +27,9 @@ from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import (
     MUTATING_POLICY,
-    REVIEWED_CEL_KINDS,
     VALIDATING_POLICY,
     PolicyKind,
+    rule_type_of,
 )
 from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 
@@ -52,19 +52,13 @@ class CelPolicies:
         return [*self.validating, *self.mutating]
 
 
-def names_by_type(rule_type: str) -> frozenset[str]:
-    """Return the names of the kinds in CEL with rules of a type: "mutate"."""
-    rows = (row for row in REVIEWED_CEL_KINDS if row.rule_type == rule_type)
-    return frozenset(name for row in rows for name in row.names)
-
-
 def cel_policies_of(policy_set: PolicySet, compiled: Compiled) -> CelPolicies:
     """Compile the policies; add those that do not compile to ``invalid``."""
     other_policies = compile_others(policy_set, policy_set.cel_exceptions, compiled)
     return CelPolicies(
         compile_cel(policy_set, policy_set.cel_exceptions, compiled),
         [ir for ir in other_policies if isinstance(ir, MutatingPolicyIR)],
-        [ir for ir in other_policies if ir.policy.kind in names_by_type("generate")],
+        [ir for ir in other_policies if rule_type_of(ir.policy.kind) == "generate"],
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kyverno_mp.cli.output.screen import say
-from kyverno_mp.cli.replay.cel import CelPolicies, cel_policies_of, names_by_type
+from kyverno_mp.cli.replay.cel import CelPolicies, cel_policies_of
 from kyverno_mp.cli.replay.facts import ClusterFacts
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all, compile_images
@@ -21,6 +21,7 @@ from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.servable import servable
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 if TYPE_CHECKING:
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
@@ -97,12 +98,10 @@ def _image_rules(compiled: CompiledPolicy) -> CompiledPolicy | None:
 
 
 def _others(policy_set: PolicySet, *, whole: bool) -> list[str]:
-    evaluated = names_by_type("mutate")
-    if whole:
-        evaluated |= names_by_type("generate")
+    evaluated = ("mutate", "generate") if whole else ("mutate",)
     images = () if whole else policy_set.images
     return [
         f"{policy.api_version} {policy.kind} {policy.metadata.name}"
         for policy in (*policy_set.cel, *images, *policy_set.authorization)
-        if policy.kind not in evaluated
+        if rule_type_of(policy.kind) not in evaluated
     ]

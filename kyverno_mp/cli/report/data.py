@@ -1,7 +1,6 @@
 """Write the results of reports for programs: JSON, SARIF or JUnit.
 
 Room: cli. Takes: Entries. Gives: one text. Next: cli/output/sarif, cli/output/junit.
-May touch: nothing outside its arguments.
 """
 
 import json

@@ -3,7 +3,6 @@
 Room: cli. Takes: Entries, sorted by urgency, and how many to list. Gives: the page.
 Next: dashboard/render.py, which escapes every name and message, and allows no script,
 no request and no other style sheet.
-May touch: nothing outside its arguments.
 Source: WCAG 2.2 (1.1.1, 1.3.1, 1.4.1, 2.1.1, 2.4.1); CSP Level 3.
 """
 

@@ -1,7 +1,7 @@
 """Print the results of reports as tables for terminals, or as markdown.
 
 Room: cli. Takes: Entries, sorted by urgency, and how many to list. Gives: one text.
-Next: entries. May touch: nothing outside its arguments.
+Next: entries.
 
 SAFETY: names and messages come from objects. Control characters could rewrite the
 reader's terminal, and markup could become part of a page.

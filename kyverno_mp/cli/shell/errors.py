@@ -1,7 +1,7 @@
 """Define the errors that end a command, with message and exit code.
 
 Room: cli. Gives: CommandFailed to every command; cli/main.py prints it.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
+Source: docs/behaviour/cli 1.
 """
 
 from os import PathLike

@@ -1,7 +1,7 @@
 """Define the exit codes of every command, for help pages, documents and tests.
 
 Room: cli. Gives: EVERYWHERE, EXITS; cli/main.py uses these codes.
-Next: cli/commands/declare.py. May touch: nothing outside its arguments.
+Next: cli/commands/declare.py.
 Source: docs/behaviour/cli 1.
 """
 

@@ -1,7 +1,7 @@
 """Accept the logging flags that pipelines pass to upstream's program.
 
 Room: cli. Takes: argv. Gives: argv without those flags. Next: main.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
+Source: docs/behaviour/cli 1.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: argv, the tree of commands. Gives: argv that click can parse. Next:
 main.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 1 (cobra's flags).
+Source: docs/behaviour/cli 1 (cobra's flags).
 """
 
 from collections.abc import Sequence

@@ -1,19 +1,19 @@
 """Compile the loaded policies, each separately.
 
 Room: cli. Takes: PolicySet, exceptions. Gives: Compiled and the records of each kind.
-Next: cli/apply/evaluate. May touch: nothing outside its arguments.
+Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace as replaced
 
 from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.policy_set import AnyCleanup, PolicySet
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import condition_faults
@@ -25,6 +25,7 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kyverno_mp.ir.authorization import AuthorizationPolicyIR
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+    from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 
 
 class Compiled(msgspec.Struct):
@@ -68,7 +70,7 @@ def require_valid(policies: PolicySet, compiled: Compiled) -> None:
 def compile_all(
     documents: Sequence[AnyPolicy],
     exceptions: Sequence[PolicyException],
-    cleanups: Sequence[AnyCleanup] = (),
+    cleanups: Sequence[AnyCleanupPolicy] = (),
     *,
     verifies: bool = False,
 ) -> Compiled:
@@ -92,7 +94,7 @@ def compile_all(
     return compiled
 
 
-def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanup]) -> None:
+def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanupPolicy]) -> None:
     """Compile clean-up policies. KYVERNO: semantic checks run only at admission."""
     from kyverno_mp.compiler.cleanup import compile_cleanup
 
@@ -140,20 +142,7 @@ def compile_cel(
     policy_set: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> list[ValidatingPolicyIR]:
     """Compile ValidatingPolicies; add those that do not compile to ``invalid``."""
-    if not policy_set.validating:
-        return []
-    # PERF: imports CEL.
-    from kyverno_mp.compiler.cel_kinds.validating_policy import (
-        compile_validating_policy,
-    )
-
-    policies = []
-    for document in policy_set.validating:
-        try:
-            policies.append(compile_validating_policy(document, exceptions))
-        except PolicyInvalid as error:
-            compiled.invalid.append((document.metadata.name, error))
-    return policies
+    return _compiled(policy_set.validating, exceptions, compiled)
 
 
 def compile_authorizations(
@@ -194,29 +183,7 @@ def compile_others(
     policy_set: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> "list[AnyCelPolicyIR]":
     """Compile the other kinds of policies in CEL, like ``compile_cel``."""
-    if not policy_set.cel:
-        return []
-    # PERF: imports CEL.
-    from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
-    from kyverno_mp.compiler.cel_kinds.policies import (
-        compile_deleting_policy,
-        compile_generating_policy,
-    )
-    from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
-
-    policies: list[AnyCelPolicyIR] = []
-    for document in policy_set.cel:
-        try:
-            if isinstance(document, MutatingPolicy):
-                policies.append(compile_mutating_policy(document, exceptions))
-            elif isinstance(document, GeneratingPolicy):
-                # KYVERNO: all exceptions apply, even if they name other policies.
-                policies.append(compile_generating_policy(document, exceptions))
-            else:
-                policies.append(compile_deleting_policy(document, exceptions))
-        except PolicyInvalid as error:
-            compiled.invalid.append((document.metadata.name, error))
-    return policies
+    return _compiled(policy_set.cel, exceptions, compiled)
 
 
 def compile_images(
@@ -227,17 +194,24 @@ def compile_images(
     KYVERNO: a policy that does not compile has no result and is not reported
     (docs/behaviour/cel 10.4). Here it is invalid, like policies of other kinds.
     """
-    if not policy_set.images:
+    return _compiled(policy_set.images, exceptions, compiled)
+
+
+def _compiled(
+    documents: "Sequence[AnyCelDocument]",
+    exceptions: Sequence[CelPolicyException],
+    compiled: Compiled,
+) -> list[Any]:
+    """Return the IR of each policy; add those that do not compile to ``invalid``."""
+    if not documents:
         return []
     # PERF: imports CEL.
-    from kyverno_mp.compiler.cel_kinds.image_validating_policy import (
-        compile_image_policy,
-    )
+    from kyverno_mp.compiler.cel_kinds.kinds import row_of
 
     policies = []
-    for document in policy_set.images:
+    for document in documents:
         try:
-            policies.append(compile_image_policy(document, exceptions))
+            policies.append(row_of(document.kind).compile(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
     return policies

@@ -15,8 +15,8 @@ from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
-    decode_validating_policy,
-    is_validating_policy,
+    decode_cel_exception,
+    is_cel_exception,
 )
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
@@ -30,8 +30,6 @@ from kyverno_mp.policy.reading.json_duplicates import (
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
-
-_GROUP = "policies.kyverno.io/"
 
 
 class Exceptions(msgspec.Struct, frozen=True):
@@ -59,8 +57,7 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
                 raw = document.raw
                 refuse_duplicate_key(document)
                 if is_cel_exception(raw):
-                    exception = decode_validating_policy(raw, file=path)
-                    assert isinstance(exception, CelPolicyException)
+                    exception = decode_cel_exception(raw, file=path)
                     _refuse_unstorable(raw, path)
                     exceptions.of_cel.append(exception)
                     continue
@@ -114,12 +111,3 @@ def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
     problems = storage_problems(raw)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, file))
-
-
-def is_cel_exception(raw: Json) -> bool:
-    """Return whether the document is a PolicyException for policies in CEL."""
-    return (
-        is_validating_policy(raw)
-        and raw["kind"] == "PolicyException"
-        and str(raw["apiVersion"]).startswith(_GROUP)
-    )

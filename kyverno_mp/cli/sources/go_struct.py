@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a raw document, a Struct. Gives: the fields by their declared names,
 or the first error with Go's message. Next: cli/testing/files, strict.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 14, 15 (strict decoding); recorded results of encoding/json
 and sigs.k8s.io/yaml.
 """

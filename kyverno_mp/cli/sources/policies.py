@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -30,17 +30,11 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     is_admission_policy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    AuthorizationPolicy,
     CelPolicyException,
-    decode_validating_policy,
     is_authorization_policy,
-    is_validating_policy,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
@@ -54,6 +48,7 @@ from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -294,55 +289,21 @@ def _add_document(
         return
     if api.startswith(_POLICY_GROUPS):
         _refuse_invalid_cel(raw, file)
-        if is_validating_policy(raw) or is_authorization_policy(raw):
-            _add_validating(policy_set, raw, file, is_item=is_item)
-            return
-        # PERF: only runs with such a policy need these modules.
-        from kyverno_mp.policy.cel_kinds.policies import (
-            decode_cel_policy,
-            is_cel_policy,
-        )
-
-        if is_cel_policy(raw):
-            policy = decode_cel_policy(raw, file=file)
-            if not is_item:
-                _refuse_unstorable(raw, file)
-            policy_set.cel.append(policy)
-            policy_set.raw[policy.metadata.name] = raw
-            return
-        from kyverno_mp.policy.cel_kinds.image_validating_policy import is_image_policy
-
-        if not is_image_policy(raw):
-            raise PolicyInvalid(
-                "policy.kind", f"policy type not supported {api} {kind}"
-            )
-        _add_image_policy(policy_set, raw, file, is_item=is_item)
+        _add_cel(policy_set, raw, file, is_item=is_item)
         return
     document = decode(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
     if isinstance(document, PolicyException):
         policy_set.exceptions.append(document)
-    elif isinstance(document, ClusterPolicy | Policy):
+    elif isinstance(document, AnyPolicy):
         policy_set.documents.append(document)
         policy_set.raw[document.metadata.name] = raw
         policy_set.warnings += ignored_names(raw, file)
-    elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+    elif isinstance(document, AnyCleanupPolicy):
         policy_set.cleanups.append(document)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
-
-
-def _add_image_policy(
-    policy_set: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
-) -> None:
-    from kyverno_mp.policy.cel_kinds.image_validating_policy import decode_image_policy
-
-    policy = decode_image_policy(raw, file=file)
-    if not is_item:
-        _refuse_unstorable(raw, file)
-    policy_set.images.append(policy)
-    policy_set.raw[policy.metadata.name] = raw
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
@@ -372,11 +333,17 @@ def _add_admission(policy_set: PolicySet, raw: dict[str, Json], file: str) -> No
         policy_set.bindings.append(document)
 
 
-def _add_validating(
+def _add_cel(
     policy_set: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
-    """Add a ValidatingPolicy or a PolicyException for policies in CEL."""
-    document = decode_validating_policy(raw, file=file)
+    """Add a policy in CEL, or a PolicyException for such policies."""
+    # PERF: only runs with such a policy need these modules.
+    from kyverno_mp.policy.cel_kinds.served import decode_cel_document, is_cel_document
+
+    if not is_cel_document(raw):
+        api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
+        raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
+    document = decode_cel_document(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
     if isinstance(document, CelPolicyException):
@@ -388,9 +355,12 @@ def _add_validating(
             )
             raise PolicyInvalid("policy.kind", message)
         policy_set.cel_exceptions.append(document)
-    else:
-        if isinstance(document, AuthorizationPolicy) and is_authorization_policy(raw):
-            policy_set.authorization.append(document)
-        else:
-            policy_set.validating.append(document)
-        policy_set.raw[document.metadata.name] = raw
+        return
+    of_type: dict[str, list[Any]] = {
+        "validate": policy_set.validating,
+        "verifyImages": policy_set.images,
+    }
+    if is_authorization_policy(raw):
+        of_type["validate"] = policy_set.authorization
+    of_type.get(rule_type_of(document.kind), policy_set.cel).append(document)
+    policy_set.raw[document.metadata.name] = raw

@@ -1,7 +1,7 @@
 """Define what the policy paths of a run contain.
 
 Room: cli. Takes: decoded documents. Gives: PolicySet. Next: policies, compiled.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
+Source: docs/behaviour/cli 4.
 """
 
 from typing import TYPE_CHECKING
@@ -17,10 +17,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     AuthorizationPolicy,
     CelPolicyException,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
 
 
-AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
-
-
 class PolicySet(msgspec.Struct):
     """The content of the policy paths."""
 
@@ -42,7 +36,7 @@ class PolicySet(msgspec.Struct):
     raw: dict[str, Json] = {}
     """Policy key -> the document as written (for checks of a test file)."""
     exceptions: list[PolicyException] = []
-    cleanups: list[AnyCleanup] = []
+    cleanups: list[AnyCleanupPolicy] = []
     admission: list[AdmissionPolicy] = []
     bindings: list[AdmissionBinding] = []
     validating: list[AnyValidatingPolicy] = []

@@ -2,7 +2,6 @@
 
 Room: cli. Takes: the text and a path such as ``spec.rules[0].match``. Gives: line and
 column, and repeated keys. Next: lint.
-May touch: nothing outside its arguments.
 """
 
 import json

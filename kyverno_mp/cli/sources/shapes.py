@@ -1,7 +1,7 @@
 """Declare the fields of the CLI's own kinds, as in their Go structs.
 
 Room: cli. Takes: nothing. Gives: Structs. Next: values_file, user_info, payloads,
-cli/testing/files, cli/cluster/data. May touch: nothing outside its arguments. Source:
+cli/testing/files, cli/cluster/data. Source:
 docs/behaviour/cli 6, 15.
 """
 

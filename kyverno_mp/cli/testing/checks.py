@@ -1,7 +1,7 @@
 """Evaluate the ``checks`` of a test file: assertion trees about responses.
 
 Room: cli. Takes: checks, responses, policies as written. Gives: rows of the table.
-Next: command. May touch: nothing outside its arguments.
+Next: command.
 Source: docs/behaviour/cli 15 (checks).
 """
 

@@ -20,8 +20,12 @@ from kyverno_mp.cli.sources.shapes import META, TEXTS, TYPE, VALUES
 from kyverno_mp.cli.sources.strict import fields_of, read_strictly
 from kyverno_mp.cli.sources.user_info import deprecation
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS
 from kyverno_mp.values.wildcard import matches
 
+_WITHOUT_REVIEW: Final = tuple(
+    f"is{row.name}" for row in CEL_POLICY_KINDS if not row.segment
+)
 _RESOURCE_SPEC: Final = Struct(
     "TestResourceSpec",
     dict.fromkeys(
@@ -39,11 +43,7 @@ _RESULT: Final = Struct(
                 "rule": TEXT,
                 "isValidatingAdmissionPolicy": BOOL,
                 "isMutatingAdmissionPolicy": BOOL,
-                "isValidatingPolicy": BOOL,
-                "isDeletingPolicy": BOOL,
-                "isImageValidatingPolicy": BOOL,
-                "isGeneratingPolicy": BOOL,
-                "isMutatingPolicy": BOOL,
+                **{f"is{row.name}": BOOL for row in CEL_POLICY_KINDS},
                 "result": TEXT,
                 "kind": TEXT,
                 "operation": TEXT,
@@ -260,7 +260,7 @@ def _operation(item: dict[str, Json]) -> str:
     if operation and operation not in _OPERATIONS:
         listed = ", ".join(_OPERATIONS)
         reason = f'invalid operation "{operation}", must be one of {listed}'
-    elif operation and item.get("isDeletingPolicy"):
+    elif operation and any(map(item.get, _WITHOUT_REVIEW)):
         reason = "operation is not supported for deleting policies"
     if reason:
         policy = item.get("policy", "")

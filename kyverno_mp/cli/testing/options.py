@@ -2,7 +2,7 @@
 
 Room: cli. Takes: the arguments that click parsed. Gives: Options. Next:
 cli/testing/command.
-May touch: nothing. Source: docs/behaviour/cli 14.
+Source: docs/behaviour/cli 14.
 """
 
 from dataclasses import dataclass

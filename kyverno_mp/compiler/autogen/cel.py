@@ -3,7 +3,6 @@
 Room: compiler. Takes: the spec of a policy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/validating_policy.py,
 compiler/cel_kinds/image_validating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; docs/behaviour/v1.19 12; Kyverno pkg/cel/autogen,
 pkg/cel/policies/vpol/autogen.
 
@@ -28,12 +27,12 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicySpec,
 )
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
-from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicySpec
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 from kyverno_mp.values.records import RecordType
 
 _Spec = TypeVar("_Spec", ValidatingPolicySpec, ImageValidatingPolicySpec)
@@ -75,14 +74,14 @@ def custom_controller(name: str) -> Controller | None:
     return Controller(*parts)
 
 
-def copy_warnings(policy: AnyServedPolicy) -> Iterator[tuple[str, str]]:
+def copy_warnings(policy: AnyCelDocument) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of the entries of ``autogen`` without effect."""
     autogen = getattr(policy.spec, "autogen", None)
     if autogen is None:
         return
     controllers = autogen.pod_controllers
     names = () if controllers is None else controllers.controllers or ()
-    is_mutating = isinstance(policy, MutatingPolicy)
+    is_mutating = rule_type_of(policy.kind) == "mutate"
     for index, reason in _without_effect(names, is_mutating=is_mutating):
         yield f"spec.autogen.podControllers.controllers[{index}]", reason
 

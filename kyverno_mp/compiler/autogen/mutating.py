@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: the spec of a MutatingPolicy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/mutating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; Kyverno pkg/cel/policies/mpol/autogen, which replaces
 text. Here, the tokens of the expression decide, so white space, literals, comments and
 constructors anywhere in an expression make no difference.

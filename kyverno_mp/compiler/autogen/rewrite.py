@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: a Rule, the controllers' names as one string. Gives: at most two
 Rules.
-Next: compiler/autogen/rules.py. May touch: nothing outside its arguments.
+Next: compiler/autogen/rules.py.
 Source: docs/behaviour/engine 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
 
 The module rewrites the rule's JSON text, because upstream replaces paths everywhere in

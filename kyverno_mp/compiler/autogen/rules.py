@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: a ClusterPolicy or Policy. Gives: its rules in execution order:
 the originals, then the autogen-* and autogen-cronjob-* rules of each. Next:
-compiler/build.py. May touch: nothing outside its arguments.
+compiler/build.py.
 Source: docs/behaviour/engine 2; Kyverno pkg/autogen/v1 at v1.18.2.
 """
 

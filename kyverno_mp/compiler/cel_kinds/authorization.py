@@ -3,7 +3,6 @@
 Room: compiler. Takes: decoded documents in evaluation mode HTTP or Envoy. Gives:
 AuthorizationPolicyIR, or every expression that does not compile; the expressions
 around an HTTP authorizer. Next: program/authorization.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.
 """
 

@@ -2,8 +2,7 @@
 
 Room: compiler. Takes: decoded exceptions of either group. Gives: its conditions that do
 not compile, its invalid annotations, and why it takes too many steps to compile.
-Next: webhook/policy_review.py, cli/lint, cli/apply. May touch: nothing outside its
-arguments.
+Next: webhook/policy_review.py, cli/lint, cli/apply.
 Source: docs/differences.md (policies that are rejected); Kyverno 1.19.1 (conditions of
 exceptions for policies in CEL are compiled at admission).
 
@@ -11,24 +10,13 @@ The leader ignores such an exception, so its author gets the error on creation.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
-from kyverno_mp.compiler.cel_kinds.policies import (
-    EXCEPTION_NAMES_OF_DELETING,
-    EXCEPTION_NAMES_OF_GENERATING,
-)
-from kyverno_mp.compiler.cel_kinds.validating_policy import (
-    EXCEPTION_NAMES,
-    Builder,
-    compile_exception,
-)
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
+from kyverno_mp.compiler.cel_kinds.validating_policy import compile_exception
 from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.rules.exceptions import build_exception
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.patches import mutating_library
 from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.limits import EXCEPTION_CONDITIONS_MAX
 from kyverno_mp.policy.cel_kinds.validating_policy import (
@@ -38,42 +26,16 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    DELETING_POLICY,
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, OF_AUTHORIZERS
 
-_BUILDERS: Final = {
-    VALIDATING_POLICY.name: partial(Builder, names=EXCEPTION_NAMES),
-    MUTATING_POLICY.name: partial(
-        Builder, names=EXCEPTION_NAMES, library=mutating_library
-    ),
-    GENERATING_POLICY.name: partial(
-        Builder,
-        names=EXCEPTION_NAMES_OF_GENERATING,
-        library=partial(kyverno_library, kind=GENERATING_POLICY.name),
-    ),
-    DELETING_POLICY.name: partial(
-        Builder,
-        names=EXCEPTION_NAMES_OF_DELETING,
-        library=partial(kyverno_library, kind=DELETING_POLICY.name),
-    ),
-    IMAGE_VALIDATING_POLICY.name: partial(
-        Builder,
-        names=images.EXCEPTION_NAMES,
-        library=partial(kyverno_library, kind=IMAGE_VALIDATING_POLICY.name),
-    ),
-}
+_KINDS: Final = frozenset(row.name for row in CEL_POLICY_KINDS)
 
 
 def exception_faults(document: CelPolicyException) -> list[Problem]:
     """Return the errors in the expressions, for each kind of policy that it names."""
     faults = list(_form_faults(document))
     for kind in _kinds_of(document):
-        builder = _BUILDERS[kind]("")
+        builder = row_of(kind).exception_builder()
         try:
             with for_exception():
                 compile_exception(document, builder)
@@ -90,8 +52,8 @@ def _kinds_of(document: CelPolicyException) -> list[str]:
     """
     kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
     if document.spec.evaluation_mode in AUTHORIZATION_MODES:
-        kinds.discard(VALIDATING_POLICY.name)
-    return sorted(kinds & _BUILDERS.keys())
+        kinds.discard(OF_AUTHORIZERS.name)
+    return sorted(kinds & _KINDS)
 
 
 def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
@@ -139,7 +101,7 @@ def cost_problem(document: PolicyException | CelPolicyException) -> str:
             return ""
         for kind in _kinds_of(document):
             with for_exception():
-                compile_exception(document, _BUILDERS[kind](""))
+                compile_exception(document, row_of(kind).exception_builder())
     except PolicyInvalid as error:
         if error.code != EXCEPTION_TOO_COSTLY:
             raise

@@ -3,7 +3,7 @@
 Room: compiler. Takes: decoded documents. Gives: ImageValidatingPolicyIR. If an
 expression does not compile, the whole policy is rejected, as upstream does at
 admission.
-Next: program/image_policies. May touch: nothing outside its arguments.
+Next: program/image_policies.
 Source: docs/behaviour/cel 4, 5, 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/{evaluator/compiler.go,variables/attestors.go},
 pkg/cel/compiler/images.go.

@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: the IR of a policy in CEL. Gives: EncodedPolicy. Next:
 snapshot/cel_segments.py.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
 
 A policy is looked up by the group, resource, subresource and operation of its

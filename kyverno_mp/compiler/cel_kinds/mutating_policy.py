@@ -2,12 +2,13 @@
 
 Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. If an expression does
 not compile, the whole policy is rejected, as upstream does at admission.
-Next: program/cel_policies. May touch: nothing outside its arguments.
+Next: program/cel_policies.
 Source: docs/behaviour/cel 4, 5, 7, 10.1; docs/behaviour/v1.19 4, 5; Kyverno
 pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,13 +29,13 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.linking.program import compile_expression
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.patches import (
     CONFIGURATION,
     OPERATIONS,
     TYPES,
-    mutating_library,
 )
 from kyverno_mp.expr.cel.types import Type, map_of
 from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
@@ -42,7 +43,9 @@ from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR, Targets
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, MutatingPolicySpec
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
+_LIBRARY: Final = partial(kyverno_library, kind=MUTATING_POLICY.name)
 _OBJECT: Final = map_of(types.STRING, types.ANY)
 _NOT_OF_TARGETS: Final = ("request", "oldObject", "namespaceObject")
 
@@ -84,7 +87,7 @@ def compile_mutating_with_exceptions(
     refuse(document, builder.problems)
     attached, unusable = compile_exceptions(
         naming(exceptions, document),
-        lambda: Builder(document.metadata.namespace, names, mutating_library),
+        lambda: Builder(document.metadata.namespace, names, _LIBRARY),
     )
     return _policy_of(document, bodies, attached), unusable
 
@@ -135,7 +138,7 @@ def build_mutating(document: MutatingPolicy) -> Builder:
 
 
 def _builder(document: MutatingPolicy) -> Builder:
-    builder = Builder(document.metadata.namespace, GENERATING_NAMES, mutating_library)
+    builder = Builder(document.metadata.namespace, GENERATING_NAMES, _LIBRARY)
     builder.environment.constructors = TYPES
     return builder
 

@@ -3,7 +3,6 @@
 Room: compiler. Takes: decoded documents. Gives: GeneratingPolicyIR, DeletingPolicyIR.
 If an expression does not compile, the whole policy is rejected, as upstream does at
 admission. Next: program/cel_policies.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
 pkg/cel/policies/{gpol,dpol}/compiler/compiler.go.
 """
@@ -123,6 +122,21 @@ def compile_generating_with(
         applies_server_side=spec.use_server_side_apply,
     )
     return compiled, unusable
+
+
+def compile_trigger(
+    document: GeneratingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    names: dict[str, Type],
+) -> tuple[GeneratingPolicyIR, Unusable]:
+    """Compile what a worker needs: the match constraints of the trigger.
+
+    Raises: DocumentInvalid.
+    """
+    compiled, unusable = compile_generating_with(
+        document, naming(exceptions, document), names
+    )
+    return msgspec.structs.replace(compiled, exceptions=()), unusable
 
 
 def compile_deleting_policy(

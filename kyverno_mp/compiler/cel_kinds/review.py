@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages, and
 ``refusals``: all reasons to reject a policy. Next: cli/lint, webhook/policy_review.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno
 pkg/cel/policies/{vpol,mpol,gpol,dpol}/validate.go,
 pkg/image/verification/evaluator/validate.go; docs/behaviour/v1.19 5 (schedule).
@@ -14,16 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
-from kyverno_mp.compiler.cel_kinds import validating_policy as validating
 from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
-from kyverno_mp.compiler.cel_kinds.mutating_policy import (
-    build_mutating,
-    compile_mutating_policy,
-)
-from kyverno_mp.compiler.cel_kinds.policies import build_deleting, build_generating
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
 from kyverno_mp.compiler.cel_kinds.template import placeholders
-from kyverno_mp.compiler.cel_kinds.validating_policy import AnyCelDocument
 from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.linked_size import why_too_large
 from kyverno_mp.errors import ExpressionInvalid
@@ -31,13 +23,8 @@ from kyverno_mp.expr.cel.nodes import Ident
 from kyverno_mp.expr.cel.syntax.parse import parse
 from kyverno_mp.expr.effects import NO_GLOBAL_CONTEXT
 from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import (
-    DeletingPolicy,
-    GeneratingPolicy,
-    MutatingPolicy,
-)
-from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, AnyValidatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument, evaluation_mode_of
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.policy.checks.cleanup import is_schedule, schedule_too_long
 from kyverno_mp.policy.checks.shared_entries import expression_reads, reads_closed
 from kyverno_mp.policy.gradual import rollout_problems
@@ -52,9 +39,7 @@ _NO_HTTP: Final = (
     "Forbidden: http.* is not allowed in namespaced policies; set"
     " --allowHTTPInNamespacedPolicies to enable"
 )
-_NOT_COMPILED: Final = (
-    "<nil>: Internal error: {} policy compiler {} error: failed to compile policy"
-)
+_NOT_COMPILED: Final = "<nil>: Internal error: {} error: failed to compile policy"
 _PART: Final = re.compile(r"spec\.(?:(?:validations|mutations)\[\d+\]|\w+)")
 _EXPRESSIONS: Final = (
     "variables",
@@ -81,13 +66,10 @@ def refusals(document: AnyCelDocument) -> list[str]:
 
 def _not_compiled(document: AnyCelDocument) -> list[str]:
     """Return upstream's general message, which precedes the errors of some kinds."""
-    if isinstance(document, GeneratingPolicy):
-        return [_NOT_COMPILED.format("generating", "2.0")]
-    if isinstance(document, DeletingPolicy):
-        return [_NOT_COMPILED.format("deleting", "2.0")]
-    if isinstance(document, AnyValidatingPolicy) and document.mode != JSON_MODE:
-        return [_NOT_COMPILED.format("validating", "1.0")]
-    return []
+    compiler = row_of(document.kind).compiler
+    if not compiler or evaluation_mode_of(document) == JSON_MODE:
+        return []
+    return [_NOT_COMPILED.format(compiler)]
 
 
 def _of_first_part(problems: Iterable[Problem]) -> list[str]:
@@ -110,15 +92,7 @@ def faults(document: AnyCelDocument) -> Iterator[Problem]:
 
 def _expression_problems(document: AnyCelDocument) -> list[Problem]:
     """Return the problems of all expressions in the policy, without its copies."""
-    if isinstance(document, ImageValidatingPolicy):
-        return images.expression_problems(document)
-    if isinstance(document, MutatingPolicy):
-        return build_mutating(document).problems
-    if isinstance(document, GeneratingPolicy):
-        return build_generating(document).problems
-    if isinstance(document, DeletingPolicy):
-        return build_deleting(document).problems
-    return validating.expression_problems(document)
+    return row_of(document.kind).problems(document)
 
 
 def review(document: AnyCelDocument) -> Iterator[Problem]:
@@ -126,17 +100,19 @@ def review(document: AnyCelDocument) -> Iterator[Problem]:
     spec = document.spec
     constraints = spec.match_constraints
     has_rules = constraints is not None and constraints.resource_rules
-    if not has_rules and not isinstance(document, ImageValidatingPolicy):
+    row = row_of(document.kind)
+    if not has_rules and row.needs_constraints:
         path = "spec.matchConstraints"
         upstream = f"{path}: {_REQUIRED}"
         yield Problem("policy.required", path, "", _REQUIRED, upstream)
     if document.metadata.namespace and any(map(_names_http, _texts(spec))):
         yield Problem("policy.http", "spec", "", _NO_HTTP, f"spec: {_NO_HTTP}")
-    if isinstance(document, MutatingPolicy):
+    if not row.kind.judges_payloads:
         yield from _mode_problems(document)
-    if isinstance(document, DeletingPolicy):
-        yield from _schedule_problems(document.spec.schedule)
-    can_deny = isinstance(document, AnyValidatingPolicy | ImageValidatingPolicy)
+    schedule = getattr(spec, "schedule", None)
+    if schedule is not None:
+        yield from _schedule_problems(schedule)
+    can_deny = hasattr(spec, "validation_actions")
     yield from rollout_problems(document.metadata.annotations, can_deny=can_deny)
 
 
@@ -148,10 +124,10 @@ def entry_problems(
     if not namespace:
         return
     is_closed = reads_closed(document.spec, namespace, opens)
-    if isinstance(document, GeneratingPolicy) and not is_closed:
+    if not is_closed:
         is_closed = any(
             expression_reads(expression, namespace, opens)
-            for generation in document.spec.generate
+            for generation in getattr(document.spec, "generate", ())
             if generation.template is not None
             for expression in placeholders(generation.template)
         )
@@ -161,32 +137,27 @@ def entry_problems(
 
 
 def too_large(
-    document: AnyValidatingPolicy | MutatingPolicy | ImageValidatingPolicy,
+    document: AnyCelDocument,
 ) -> list[str]:
     """Return why a namespaced policy takes too much memory when it is linked.
 
     None for a cluster-wide policy. Raises: PolicyInvalid.
     """
-    namespace = document.metadata.namespace
-    if not namespace:
+    namespace, row = document.metadata.namespace, row_of(document.kind)
+    if not namespace or not row.is_linked:
         return []
-    if isinstance(document, MutatingPolicy):
-        encoded = encode_cel_policy(compile_mutating_policy(document))
-    elif isinstance(document, ImageValidatingPolicy):
-        encoded = encode_cel_policy(images.compile_image_policy(document))
-    else:
-        encoded = encode_cel_policy(validating.compile_validating_policy(document))
+    encoded = encode_cel_policy(row.compile(document, ()))
     reason = why_too_large(encoded, namespace)
     return [reason] if reason else []
 
 
-def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
+def _mode_problems(document: AnyCelDocument) -> Iterator[Problem]:
     """Yield a problem for an evaluation mode without effect: upstream ignores it."""
-    evaluation = document.spec.evaluation
-    mode = "" if evaluation is None else evaluation.mode
+    mode = evaluation_mode_of(document)
     if mode not in ("", "Kubernetes"):
         path = "spec.evaluation.mode"
-        reason = "a MutatingPolicy is evaluated in mode Kubernetes only"
+        name = row_of(document.kind).kind.name
+        reason = f"a {name} is evaluated in mode Kubernetes only"
         upstream = f"{path}: Invalid value: {quote(mode)}: {reason}"
         yield Problem("policy.mode", path, "", reason, upstream)
 

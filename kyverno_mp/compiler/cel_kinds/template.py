@@ -3,7 +3,6 @@
 Room: compiler. Takes: a Template, the Builder of its policy. Gives: documents of the IR
 and the Builder's problems, with the lines of the YAML; ``placeholders``.
 Next: program/cel_policies/template.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/v1.19 5; Kyverno
 pkg/cel/policies/gpol/template/{scanner,template}.go at v1.19.0.
 """

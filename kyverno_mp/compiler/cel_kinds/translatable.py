@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: a decoded policy and its exceptions. Gives: upstream's message,
 "" if there is no reason. Next: controllers/admission_policies, compiler/type_check.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno
 pkg/admissionpolicy/kyvernopolicy_checker.go at v1.18.2.
 

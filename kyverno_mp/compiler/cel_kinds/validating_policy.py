@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. If an expression
 does not compile, the whole policy is rejected, as upstream does at admission.
-Next: program/validating_policy. May touch: nothing outside its arguments.
+Next: program/validating_policy.
 Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """
@@ -36,7 +36,8 @@ from kyverno_mp.ir.validating_policy import (
     ValidatingPolicyIR,
 )
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
@@ -50,7 +51,6 @@ from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.yaml_int import INT64_MAX
 
-AnyCelDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 CompiledT = TypeVar("CompiledT")
 _Compiled: TypeAlias = tuple[NamedExpressionIR, ...]
 Unusable: TypeAlias = list[tuple[str, Problem]]

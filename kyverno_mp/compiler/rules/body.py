@@ -3,7 +3,7 @@
 Room: compiler. Takes: the ``validate`` block of a decoded rule. Gives: ValidateIR.
 Next: compiler/build.py. Patterns, assertion trees and ``deny.conditions`` are free-form
 in the CRD, so their JSON is passed unchanged to the parsers in expr.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 5, 6.
+Source: docs/behaviour/engine 5, 6.
 """
 
 from collections.abc import Iterable

@@ -3,8 +3,7 @@
 Room: compiler. Takes: ``validate.cel``, celPreconditions, matchConditions. Gives: CelIR
 and NamedExpressionIRs. If an expression does not compile, the record keeps the error,
 and the rule reports it at run time (upstream compiles on each request).
-Next: compiler/rules/body.py, compiler/build.py. May touch: nothing outside its
-arguments.
+Next: compiler/rules/body.py, compiler/build.py.
 Source: docs/behaviour/engine 6.4, 1.9; k8s
 apiserver/pkg/admission/plugin/cel/compile.go (including program instantiation).
 """

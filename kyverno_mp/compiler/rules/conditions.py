@@ -3,7 +3,7 @@
 Room: compiler. Takes: a document's AnyAllConditions. Gives: Conditions. Next: body,
 mutate, generate, build, cleanup. Blocks that the CRD leaves free-form (preconditions of
 a rule or target, ``deny.conditions``) have no records; expr/conditions/parse reads
-their JSON. May touch: nothing outside its arguments.
+their JSON.
 Source: docs/behaviour/engine 4.1, 8.7.
 """
 

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: the context entries of a rule, a foreach entry, a mutate target
 or a clean-up policy. Gives: entry records. Next: compiler/build.py,
-compiler/rules/body.py. May touch: nothing outside its arguments. Source:
+compiler/rules/body.py. Source:
 docs/behaviour/engine 3.7.
 
 An API call is compiled from its JSON: any of its strings can contain variables, so

@@ -1,7 +1,7 @@
 """Find the external effects of a compiled rule.
 
 Room: compiler. Takes: any record of the IR. Gives: effects_of. Next: compiler/build.py
-stores it in the rule. May touch: nothing outside its arguments.
+stores it in the rule.
 Source: docs/architecture.md 3 (effects decide scheduling).
 
 The effects of context entries and parameters follow from the type of their record, the

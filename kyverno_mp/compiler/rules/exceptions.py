@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: the PolicyExceptions in force, the rules of the policy. Gives:
 ExceptionIR records for each rule. Next: compiler/build.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 8.7; limits.COMPILE_EXCEPTIONS_STEPS_MAX.
 """
 

@@ -1,7 +1,7 @@
 """Compile the body of a generate rule: data, clone, cloneList, foreach.
 
 Room: compiler. Takes: the ``generate`` block of a decoded rule. Gives: GenerateIR.
-Next: compiler/build.py. May touch: nothing outside its arguments.
+Next: compiler/build.py.
 Source: docs/behaviour/controllers 1.2 (Generation), 5.4.
 
 The description of the target is compiled from its JSON: any of its strings can contain

@@ -2,7 +2,6 @@
 
 Room: compiler. Takes: a match or exclude block of a decoded document.
 Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/matching/match.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.1, 1.3, 1.5, 8.7.
 """
 

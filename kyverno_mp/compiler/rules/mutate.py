@@ -1,7 +1,7 @@
 """Compile the body of a mutate rule: patches, foreach, targets.
 
 Room: compiler. Takes: a decoded rule with ``mutate``. Gives: MutateIR.
-Next: compiler/build.py. May touch: nothing outside its arguments.
+Next: compiler/build.py.
 Source: docs/behaviour/engine 7.
 
 Two parts are compiled from JSON, as documents with variables: the selectors of a

@@ -1,7 +1,7 @@
 """Compile the body of a verifyImages rule.
 
 Room: compiler. Takes: a decoded rule with ``verifyImages``. Gives: VerifyImagesIR.
-Next: compiler/build.py. May touch: nothing outside its arguments.
+Next: compiler/build.py.
 Source: docs/behaviour/images 1.1, 1.4, 2.5 (which strings are substituted).
 """
 

@@ -28,8 +28,8 @@ from kyverno_mp.errors import Error
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
-    decode_validating_policy,
-    is_validating_policy,
+    decode_cel_exception,
+    is_cel_exception,
 )
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
@@ -115,12 +115,10 @@ def _decoded(text: bytes) -> AnyException | None:
 
 def _usable(raw: Json) -> AnyException | None:
     """Decode an exception; None if it does not compile. Raises: InputError."""
-    if not is_validating_policy(raw):
-        found: object = read(raw)[0]
-        return found if isinstance(found, PolicyException) else None
-    found = decode_validating_policy(raw)
-    if not isinstance(found, CelPolicyException):
-        return None
-    builder = Builder(found.metadata.namespace, EXCEPTION_NAMES)
-    compile_exception(found, builder)
-    return None if builder.problems else found
+    if not is_cel_exception(raw):
+        document = read(raw)[0]
+        return document if isinstance(document, PolicyException) else None
+    exception = decode_cel_exception(raw)
+    builder = Builder(exception.metadata.namespace, EXCEPTION_NAMES)
+    compile_exception(exception, builder)
+    return None if builder.problems else exception

@@ -14,7 +14,7 @@ import msgspec
 from kyverno_mp.controllers.policy_status import PolicyName, name_of
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.reading.decode import decode
 
 _log = logging.getLogger(__name__)
@@ -62,4 +62,4 @@ def _decoded(text: bytes) -> AnyPolicy | None:
     except InputError as error:
         _log.warning("policy excluded from the webhooks: %s", error.message)
         return None
-    return document if isinstance(document, ClusterPolicy | Policy) else None
+    return document if isinstance(document, AnyPolicy) else None

@@ -1,7 +1,7 @@
 """Link function calls of assertion trees, with their checks and error messages.
 
 Room: expr.assertion. Takes: a name and linked arguments. Gives: a closure.
-Next: dialect. May touch: nothing outside its arguments.
+Next: dialect.
 Source: github.com/jmespath-community/go-jmespath, interpreter/functions.go;
 kyverno-json pkg/engine/template (GetFunctions): the standard functions, its own, and
 Kyverno's.

@@ -1,7 +1,7 @@
 """Implement the functions that exist only in assertion trees.
 
 Room: expr.assertion. Takes: Runtime and checked arguments. Gives: rows for calls.
-Next: calls. May touch: nothing outside its arguments.
+Next: calls.
 Source: github.com/jmespath-community/go-jmespath, functions.go; kyverno-json
 pkg/engine/template/functions (at, concat, json_parse, wildcard).
 """

@@ -2,7 +2,7 @@
 
 Room: expr.assertion. Takes: members of a request. Gives: GoString, GoStrings, GoMap,
 NilMap, GoStruct. Next: program/bodies/assertion creates them; dialect, match, printing
-and calls handle them. May touch: nothing outside its arguments.
+and calls handle them.
 Source: docs/behaviour/engine 6.7; kyverno
 pkg/engine/handlers/validation/validate_assert.go.
 

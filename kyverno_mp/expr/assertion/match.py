@@ -1,7 +1,6 @@
 """Compare an expected value of an assertion with the actual one.
 
 Room: expr.assertion. Takes: two values. Gives: bool. Next: link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/match, pkg/utils/reflect.
 """
 

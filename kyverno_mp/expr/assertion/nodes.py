@@ -2,7 +2,6 @@
 
 Room: expr.assertion. Takes: written by parse.parse_assertion. Gives: Assertion,
 embedded in ir.rules.ValidateIR. Next: link.link_assertion.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; kyverno-json pkg/core (projection, compilers,
 matching).
 """

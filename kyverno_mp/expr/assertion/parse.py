@@ -1,7 +1,7 @@
 """Parse ``validate.assert`` to an assertion tree.
 
 Room: expr.assertion. Takes: the raw value of a policy. Gives: Assertion.
-Next: link.link_assertion, compiler. May touch: nothing outside its arguments.
+Next: link.link_assertion, compiler.
 Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/assert (parse.go,
 expression.go).
 """

@@ -1,7 +1,6 @@
 """Print values and field errors of assertions like upstream's Go code.
 
 Room: expr.assertion. Takes: values, paths. Gives: messages. Next: link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; apimachinery field.Error; kyverno-json
 expectValueMessage.
 """

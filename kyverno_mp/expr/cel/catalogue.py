@@ -2,12 +2,11 @@
 
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
 base_library(), oldest_library(), kyverno_library(). Next: check.py,
-expr/cel/linking/expressions.py, compiler/rules/effects.py. May touch: nothing outside
-its arguments.
+expr/cel/linking/expressions.py, compiler/rules/effects.py.
 Source: docs/behaviour/cel 11 (Kubernetes 1.35, stored expressions).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from itertools import chain, permutations
 from typing import Final
@@ -45,21 +44,19 @@ from kyverno_mp.expr.cel.functions.kyverno import (
     transforms,
 )
 from kyverno_mp.expr.cel.library import Declaration, Library, function
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    DELETING_POLICY,
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import FUNCTIONS, ROW_OF
 
 _ORDERED = ("bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration")
 _NUMBERS = ("int", "uint", "double")
 _COMPARISONS = ("<", "<=", ">", ">=")
-_WITHOUT_USERS = (GENERATING_POLICY.name, DELETING_POLICY.name)
-_GENERATING = ("", MUTATING_POLICY.name, GENERATING_POLICY.name)
-_WITHOUT_CERTIFICATES = (IMAGE_VALIDATING_POLICY.name,)
-_VERIFYING = ("", IMAGE_VALIDATING_POLICY.name)
+_PARTS: Final = {
+    "certificates": certificates.OVERLOADS,
+    "users": identities.OVERLOADS,
+    "generators": generators.OVERLOADS,
+    "verification": image_verification.OVERLOADS,
+    "patches": (encoders.ESCAPE_KEY,),
+}
+"""The functions that only some kinds have."""
 _LATER: Final = frozenset(
     {"format", "strings.quote", "slice", "flatten", "distinct", "reverse"}
     | {"lists.range", "sort"}
@@ -89,12 +86,10 @@ def declarations() -> Iterator[Declaration]:
         yield from module.OVERLOADS
 
 
-def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declaration]:
-    """Yield the functions of policies.kyverno.io that the API server does not have.
-
-    ``namespaced``: the functions for namespaced policies, in which ``resource`` has no
-    parameter ``namespace``. ``kind``: the kind of the policy; "" means any kind.
-    """
+def extensions(
+    parts: Collection[str] = _PARTS.keys(), *, namespaced: bool = False
+) -> Iterator[Declaration]:
+    """Yield the functions of policies.kyverno.io that the API server does not have."""
     for module in (
         mathematics,
         encoders,
@@ -108,14 +103,9 @@ def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declarat
         captures,
     ):
         yield from module.OVERLOADS
-    if kind not in _WITHOUT_CERTIFICATES:
-        yield from certificates.OVERLOADS
-    if kind not in _WITHOUT_USERS:
-        yield from identities.OVERLOADS
-    if kind in _GENERATING:
-        yield from generators.OVERLOADS
-    if kind in _VERIFYING:
-        yield from image_verification.OVERLOADS
+    for name, overloads in _PARTS.items():
+        if name in parts:
+            yield from overloads
     yield from resources.NAMESPACED if namespaced else resources.CLUSTER
 
 
@@ -142,12 +132,19 @@ def oldest_library() -> Library:
     )
 
 
+def kyverno_library(*, namespaced: bool = False, kind: str = "") -> Library:
+    """Return the base library with the functions of policies.kyverno.io.
+
+    ``namespaced``: those for namespaced policies, in which ``resource`` has no
+    parameter ``namespace``. ``kind``: those of this kind; "": those of most kinds.
+    """
+    parts = ROW_OF[kind].functions if kind else FUNCTIONS
+    return _with_parts(parts, namespaced=namespaced)
+
+
 @cache
-def kyverno_library(
-    *, namespaced: bool = False, kind: str = VALIDATING_POLICY.name
-) -> Library:
-    """Return the base library with the functions for a policies.kyverno.io kind."""
-    return base_library().extended(extensions(namespaced=namespaced, kind=kind))
+def _with_parts(parts: frozenset[str], *, namespaced: bool) -> Library:
+    return base_library().extended(extensions(parts, namespaced=namespaced))
 
 
 def _built_in() -> Iterator[Declaration]:

@@ -1,7 +1,7 @@
 """Type-check an expression, with declared types where known and dyn otherwise.
 
 Room: expr. Takes: Node and Environment. Gives: the result's Type. Next:
-expr/cel/linking/program.py. May touch: nothing outside its arguments.
+expr/cel/linking/program.py.
 Source: cel-go checker/checker.go and the API server's validators (homogeneous literals,
 durations, timestamps and regular expressions given as constants);
 docs/behaviour/cel 4, 11.

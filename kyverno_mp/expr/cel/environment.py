@@ -1,8 +1,7 @@
 """Define the names and types that an expression may use.
 
 Room: expr. Takes: nothing. Gives: Environment, TYPE_NAMES. Next: check.py;
-compiler/rules/cel declares the variables of policies. May touch: nothing outside its
-arguments.
+compiler/rules/cel declares the variables of policies.
 Source: cel-go checker/env.go; docs/behaviour/cel 4, 11.
 """
 

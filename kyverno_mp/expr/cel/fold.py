@@ -1,7 +1,7 @@
 """Find the constants of an expression that fail before it runs.
 
 Room: expr. Takes: a checked Node. Gives: cel-go's text of the first failure, "" for
-none. Next: compiler/rules/cel.py. May touch: nothing outside its arguments.
+none. Next: compiler/rules/cel.py.
 Source: cel-go interpreter/decorators.go (decOptimize, decRegexOptimizer): building a
 program folds lists, maps and conversions of constants and compiles constant regular
 expressions, even in unreachable branches. If one of them fails, the program cannot be

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: the declarations of functions/. Gives: Declaration, Overload,
 Library. Next: catalogue.py, check.py (types), expr/cel/linking/expressions.py
-(implementations). May touch: nothing outside its arguments. Source: docs/behaviour/cel
+(implementations). Source: docs/behaviour/cel
 11.
 """
 

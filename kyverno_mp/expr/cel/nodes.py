@@ -1,8 +1,7 @@
 """Define the records of a parsed CEL expression.
 
 Room: expr. Takes: written by expr/cel/syntax/parse.py. Gives: Node, and Expression,
-which the IR embeds. Next: check.py, expr/cel/linking/expressions.py, the snapshot. May
-touch: nothing outside its arguments.
+which the IR embeds. Next: check.py, expr/cel/linking/expressions.py, the snapshot.
 Source: the CEL language definition; docs/behaviour/cel 11. ``at`` is the offset in the
 text.
 """

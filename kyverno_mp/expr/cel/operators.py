@@ -1,8 +1,7 @@
 """Implement comparison and arithmetic of CEL values.
 
 Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's messages.
-Next: expr/cel/linking/expressions.py, catalogue.py, functions/. May touch: nothing
-outside its arguments.
+Next: expr/cel/linking/expressions.py, catalogue.py, functions/.
 Source: the CEL language definition; docs/behaviour/cel 12c.
 """
 

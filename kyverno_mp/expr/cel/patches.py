@@ -1,9 +1,9 @@
-"""Implement patches in CEL: ``Object{..}``, ``JSONPatch{..}``, ``jsonpatch.escapeKey``.
+"""Implement patches in CEL: ``Object{..}``, ``JSONPatch{..}``.
 
 Room: expr. Takes: the names of types, values of their fields. Gives: the types for an
 Environment and link_expression; ``configuration`` and ``operations``, which convert a
 result to JSON. Next: compiler/admission_policy.py, program/context/cel_scope.py,
-program/admission_policy/mutate.py. May touch: nothing outside its arguments.
+program/admission_policy/mutate.py.
 Source: docs/behaviour/cel 10.1; k8s apiserver/pkg/cel/mutation.
 """
 
@@ -14,25 +14,23 @@ from functools import cache, partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
+from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.functions.encoders import ESCAPE_KEY
 from kyverno_mp.expr.cel.functions.times import duration_seconds_text, timestamp_text
-from kyverno_mp.expr.cel.library import Library, function
+from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.linking.expressions import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
 from kyverno_mp.expr.cel.values import (
     Duration,
-    Meter,
     Optional,
     Record,
     Timestamp,
     Uint,
     Value,
-    text_bytes,
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 from kyverno_mp.values.spending import ENTRY_BYTES, FREE, POINTER_BYTES, Spender
 
 _OBJECT: Final = "Object"
@@ -131,26 +129,10 @@ CONSTRUCTORS: Final = _Constructors()
 """The constructors, for link_expression."""
 
 
-def _escaped(meter: Meter, key: str) -> str:
-    meter.charge_bytes(3 * text_bytes(len(key), key))
-    meter.charge_text(8 * len(key))
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-_ESCAPE_KEY: Final = function("jsonpatch.escapeKey(string) -> string", _escaped)
-
-
 @cache
 def patch_library() -> Library:
     """Return the API server's functions and the functions for patches."""
-    return base_library().extended([_ESCAPE_KEY])
-
-
-@cache
-def mutating_library(*, namespaced: bool = False) -> Library:
-    """Return the functions of a MutatingPolicy."""
-    base = kyverno_library(namespaced=namespaced, kind=MUTATING_POLICY.name)
-    return base.extended([_ESCAPE_KEY])
+    return base_library().extended([ESCAPE_KEY])
 
 
 def configuration(value: Value, spend: Spender = FREE) -> dict[str, Json]:

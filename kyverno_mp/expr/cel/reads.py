@@ -2,7 +2,6 @@
 
 Room: expr. Takes: nodes.Node, the places of variables. Gives: marks on Reads, and the
 Found places whose values the result may contain. Next: program/context/cel_reads.py.
-May touch: nothing outside its arguments.
 Source: the CEL language definition; checked by tests/fuzz/test_cel_reads_fuzz.py.
 
 The analysis follows places, not values, as expr/jmespath/reads.py does: a field leads

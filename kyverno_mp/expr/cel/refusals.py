@@ -1,7 +1,6 @@
 """Create cel-go's errors for arguments that a function or operator does not support.
 
 Room: expr. Takes: a name and the values. Gives: CelFailed. Next: dispatch, operators.
-May touch: nothing outside its arguments.
 Source: cel-go 0.27: common/decls (MaybeNoSuchOverload), interpreter/interpretable.go,
 common/stdlib; each message equals the real program's.
 """

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Schemas of values/kubernetes/openapi.py. Gives: SchemaRecords: the
 type of a kind, and the fields of its record types, built lazily for the checker. Next:
-compiler/type_check.py. May touch: nothing outside its arguments.
+compiler/type_check.py.
 Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
 pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
 

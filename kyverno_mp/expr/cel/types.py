@@ -2,7 +2,6 @@
 
 Room: expr. Takes: signatures such as ``indexOf(string, string) -> int``. Gives: Type,
 parse_signature, Substitution. Next: check.py, library.py.
-May touch: nothing outside its arguments.
 Source: cel-go checker/types.go; docs/behaviour/cel 12c (null).
 """
 

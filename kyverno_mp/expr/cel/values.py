@@ -4,7 +4,7 @@ Room: expr. Takes: nothing. Gives: Uint, Timestamp, Duration, Optional, TypeValu
 CelFailed, Meter, type_name. Next: every module of expr/cel.
 CEL's int, double, string, bytes, list, map and null are Python's int, float, str,
 bytes, list, dict and None; values are never changed in place.
-May touch: nothing outside its arguments. Source: the CEL language definition.
+Source: the CEL language definition.
 """
 
 from typing import Any, Final, Protocol, TypeAlias

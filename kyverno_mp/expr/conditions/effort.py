@@ -1,7 +1,7 @@
 """Charge the comparison of a condition's two sides before it runs.
 
 Room: expr. Takes: Runtime and both sides. Gives: nothing, or BudgetExceeded.
-Next: expr/conditions/link. May touch: nothing outside its arguments.
+Next: expr/conditions/link.
 
 Each key may be compared with each value, and strings with wildcards in both directions;
 a few sums are enough to estimate the worst case.

@@ -1,7 +1,7 @@
 """Implement Equals and NotEquals.
 
 Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
-Next: expr/conditions/operators. May touch: nothing outside its arguments.
+Next: expr/conditions/operators.
 Source: docs/behaviour/engine 4.3-4.5.
 """
 

@@ -1,7 +1,7 @@
 """Compile condition blocks to closures.
 
 Room: expr. Takes: Conditions. Gives: ConditionsProgram with ``holds`` (fast) and
-``evaluate`` (with messages). Next: program. May touch: nothing outside its arguments.
+``evaluate`` (with messages). Next: program.
 Source: docs/behaviour/engine 4.1; Kyverno pkg/engine/variables/evaluate.go.
 """
 

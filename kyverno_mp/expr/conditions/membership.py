@@ -1,7 +1,7 @@
 """Implement AnyIn, AllIn, AnyNotIn and AllNotIn.
 
 Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
-Next: expr/conditions/operators. May touch: nothing outside its arguments.
+Next: expr/conditions/operators.
 Source: docs/behaviour/engine 4.6.
 """
 

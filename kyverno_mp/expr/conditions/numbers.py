@@ -2,7 +2,7 @@
 
 Room: expr. Takes: strings and numbers. Gives: floats, ints, seconds, nanoseconds.
 Next: expr/conditions/equality, expr/conditions/ordering.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.3, 4.9.
+Source: docs/behaviour/engine 4.3, 4.9.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Implement GreaterThan, LessThan and similar, and the Duration operators.
 
 Room: expr. Takes: a key and a value. Gives: bool. Next: expr/conditions/operators.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.8, 4.9.
+Source: docs/behaviour/engine 4.8, 4.9.
 """
 
 import operator

@@ -1,8 +1,8 @@
 """Parse the condition blocks of policies and exceptions.
 
 Room: expr. Takes: JSON. Gives: Conditions; parse_side for compiler/rules/conditions,
-which compiles blocks whose fields the CRD declares. Next: expr/conditions/link. May
-touch: nothing outside its arguments. Source: docs/behaviour/engine 4.1, 0.2.
+which compiles blocks whose fields the CRD declares. Next: expr/conditions/link.
+Source: docs/behaviour/engine 4.1, 0.2.
 """
 
 from kyverno_mp.errors import PolicyInvalid

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
 request. Next: program/rule, program/plans/batch, compiler/review_reads.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final

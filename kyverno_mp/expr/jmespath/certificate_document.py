@@ -2,7 +2,6 @@
 
 Room: expr. Takes: PEM text. Gives: a dict with Go's field names and numbers as floats.
 Next: expr/jmespath/functions/certificates.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (x509_decode); crypto/x509 Certificate,
 CertificateRequest.
 """

@@ -1,7 +1,6 @@
 """Build the closures of operators from the closures of their operands.
 
 Room: expr. Takes: linked operands. Gives: closures. Next: link.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.5, 9.1.
 """
 

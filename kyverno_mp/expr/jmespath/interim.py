@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Json and Runtime. Gives: Missing, GoInt, GoSlice, Reference; the
 rules for truth, equality, numbers and results. Next: link.py and functions/.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.2, 3.5, 9.1.
 """
 

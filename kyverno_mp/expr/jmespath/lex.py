@@ -2,7 +2,6 @@
 
 Room: expr. Takes: expression text. Gives: tuples (kind, value, position).
 Next: parse.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 6.7 (community dialect).
 """
 

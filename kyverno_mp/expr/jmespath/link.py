@@ -2,7 +2,6 @@
 
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
 Next: template, conditions, program/context/rule_context, assertion.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.5 (missing keys), 9.1.
 
 A missing key is represented by a ``Missing`` value, not by an exception. Each node is

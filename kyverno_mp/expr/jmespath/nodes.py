@@ -2,7 +2,6 @@
 
 Room: expr. Takes: written by parse.py. Gives: Node, the union of all syntax records.
 Next: link.py compiles them to closures; ir embeds them.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; the record names equal the Go parser's.
 """
 

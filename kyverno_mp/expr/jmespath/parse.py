@@ -1,7 +1,6 @@
 """Parse JMESPath text to nodes, in the dialects of Kyverno and kyverno-json.
 
 Room: expr. Takes: expression text. Gives: nodes.Node. Next: link.py, compiler.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; a Pratt parser with the binding powers, the
 look-aheads and the error messages of the Go parsers, because users' policies may depend
 on their quirks.

@@ -3,7 +3,6 @@
 Room: expr.jmespath. Takes: nodes.Node and the places of its input. Gives: marks on
 Reads, and the Found places whose values the result may contain. Next:
 program/rule_reads.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; checked by tests/fuzz/test_reads_fuzz.py.
 
 The analysis follows places, not values: a name leads to the place below it, a list to

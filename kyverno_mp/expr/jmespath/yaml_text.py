@@ -2,7 +2,6 @@
 
 Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
 Next: expr/jmespath/functions/encoding.py (parse_yaml).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (parse_yaml); scalars are resolved as in Go's yaml.v2.
 """
 

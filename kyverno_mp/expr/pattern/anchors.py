@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: key strings and PatternEntry records. Gives: (kind, key), and
 the two phases of a MapPattern. Next: parse, labels.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6.
 """
 

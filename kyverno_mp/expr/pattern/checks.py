@@ -4,7 +4,6 @@ Room: expr.pattern. Takes: keys and the tests of their values. Gives: ``check(va
 bool``. The order of keys does not matter here, because all keys must match and no
 failure is reported.
 Next: fast.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6.
 """
 

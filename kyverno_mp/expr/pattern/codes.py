@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value)
 -> int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6.
 """
 

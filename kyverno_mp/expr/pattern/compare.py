@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: nodes.Atom and nodes.Range. Gives: a Comparer with one test
 per type of value. Next: leaf.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.2-5.4.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
 fast.py, but with the same result. Next: program/bodies/pattern.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5-5.8.
 """
 

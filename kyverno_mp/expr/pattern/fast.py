@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool`` without paths
 and strings. Where anchors can skip, closures return codes internally. Next: link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6; tests/fuzz/test_pattern_fuzz.py verifies that
 the results equal explain.py's.
 """

@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: a node in which no anchor can skip. Gives: a Finder, equal to
 explain.Walk on such nodes. Next: link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5-5.8.
 
 PERF: denials wait for this search. It costs half as much as the general walk, because

@@ -3,7 +3,6 @@
 Room: expr.pattern. Takes: MapPattern and the resource at the same place. Gives: the
 MapPattern that applies to this resource. Next: explain; fast, which uses the plan of a
 block.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6 ("Before a map is processed").
 """
 

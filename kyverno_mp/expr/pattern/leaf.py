@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: nodes.Leaf, or a pattern known only at run time. Gives:
 closures ``Callable[[Json], bool]``, and match_leaf. Next: fast, explain.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.1-5.4.
 """
 

@@ -2,9 +2,10 @@
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
 strings) and ``evaluate`` (path and text). Next: program/bodies/pattern.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7.
 """
+
+from typing import Final
 
 from kyverno_mp.expr.pattern.explain import (
     PASS,
@@ -16,12 +17,15 @@ from kyverno_mp.expr.pattern.explain import (
 )
 from kyverno_mp.expr.pattern.fast import compile_check
 from kyverno_mp.expr.pattern.finder import Finder, Misfit, is_simple, link_finder
-from kyverno_mp.expr.pattern.leaf import Check
-from kyverno_mp.expr.pattern.nodes import Pattern
-from kyverno_mp.expr.pattern.weight import weight_of
+from kyverno_mp.expr.pattern.leaf import Check, leaf_terms
+from kyverno_mp.expr.pattern.nodes import Leaf, ListPattern, Node, Pattern
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import PATTERN_PRODUCT_MAX
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_LITERALS_PER_UNIT: Final = 64
+_CHARACTERS_PER_UNIT: Final = 64
 
 
 class PatternProgram:
@@ -38,7 +42,7 @@ class PatternProgram:
         self._is_simple = is_simple(pattern.root)
         self._finder: Finder | None = None
         self.passes: Check = compile_check(pattern.root)
-        self.light_to = PATTERN_PRODUCT_MAX // weight_of(pattern.root)
+        self.light_to = PATTERN_PRODUCT_MAX // _weight_of(pattern.root)
         """The largest review, in bytes, that runs without charging steps."""
 
     def passes_within(self, resource: Json, runtime: Runtime) -> bool:
@@ -89,3 +93,34 @@ class PatternProgram:
 def link_pattern(pattern: Pattern) -> PatternProgram:
     """Link a pattern; done once per rule and process."""
     return PatternProgram(pattern)
+
+
+def _weight_of(root: Node) -> int:
+    """Return the weight of a pattern; with a dozen keys it is about 20."""
+    weight = 0
+    pending: list[Node] = [root]
+    while pending:
+        node = pending.pop()
+        weight += 1
+        if type(node) is Leaf:
+            weight += _leaf_weight(node)
+        elif type(node) is ListPattern:
+            pending.extend(node.items)
+        else:
+            assert not isinstance(node, (Leaf, ListPattern))
+            pending += [entry.value for entry in (*node.first, *node.then)]
+            if node.expands or node.block:
+                weight += 16 * (len(node.first) + len(node.then))
+    return weight
+
+
+def _leaf_weight(leaf: Leaf) -> int:
+    pattern = leaf.value
+    if type(pattern) is not str:
+        return 0
+    terms = leaf_terms(pattern)
+    if not contains_wildcard(pattern) and not any(mark in pattern for mark in "<>!-&"):
+        # Literal names are looked up in a set.
+        return terms // _LITERALS_PER_UNIT
+    questions = len(pattern) // 4 if "?" in pattern else 0
+    return terms + len(pattern) // _CHARACTERS_PER_UNIT + questions

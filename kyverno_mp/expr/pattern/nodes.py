@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: written by parse.parse_pattern. Gives: Pattern, embedded in
 ir.rules.PatternIR. Next: link.link_pattern.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.
 """
 

@@ -3,7 +3,6 @@
 Room: expr.pattern. Takes: the value of ``pattern`` or of one ``anyPattern`` entry,
 after substitution. Gives: Pattern, or the cached program of a value known only at run
 time. Next: link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: Node, and the place of the value that it evaluates. Gives:
 marks on Reads. Next: program/rule_reads.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6; checked by tests/fuzz/test_reads_fuzz.py.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr.pattern. Takes: the text of a leaf. Gives: the alternatives of nodes.Leaf.
 Next: parse, leaf.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.2, 5.4.
 """
 

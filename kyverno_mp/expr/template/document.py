@@ -1,7 +1,6 @@
 """Parse documents with variables at compile time.
 
 Room: expr. Takes: JSON of a policy. Gives: Document. Next: expr/template/link.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1-3.3.
 """
 

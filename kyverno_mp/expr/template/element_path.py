@@ -1,7 +1,7 @@
 """Convert the path of an element to JMESPath, for the variable ``@``.
 
 Room: expr. Takes: a path such as ``/spec/containers/0/image``. Gives: JMESPath.
-Next: expr/template/lookup. May touch: nothing outside its arguments.
+Next: expr/template/lookup.
 Source: docs/behaviour/engine 3.3; Kyverno pkg/utils/jsonpointer/pointer.go.
 """
 

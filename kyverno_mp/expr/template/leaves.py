@@ -1,7 +1,7 @@
 """Separate the request-dependent values of a document from its constant shape.
 
 Room: expr. Takes: Document. Gives: its shape with Holes, and one closure per Hole.
-Next: program/mutate. May touch: nothing outside its arguments.
+Next: program/mutate.
 Source: docs/behaviour/engine 3.1.
 
 PERF: a caller that compiles the shape once does not walk the whole document again.

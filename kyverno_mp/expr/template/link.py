@@ -3,7 +3,7 @@
 Room: expr. Takes: Document. Gives: closures from Scope to Json, called once per use.
 Next: conditions, program. The result of a closure may be shared; callers must not
 change it.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.1.
+Source: docs/behaviour/engine 3.1.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Room: expr. Takes: a JSON document. Gives: the document without references.
 Next: expr/template/document. Runs at compile time, because references need only the
 document.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.2.
+Source: docs/behaviour/engine 3.2.
 """
 
 import posixpath

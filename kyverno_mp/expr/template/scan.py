@@ -2,7 +2,6 @@
 
 Room: expr. Takes: text. Gives: FoundVariable records and their queries. Next: document,
 expand.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go, which
 knows one level of braces in a query; with more, the variable is literal text there.
 """

@@ -1,7 +1,7 @@
 """Read Sigstore bundles of versions 0.1 to 0.3.
 
 Room: images. Takes: the JSON of a bundle. Gives: a Bundle. Next:
-images/bundles/verify.py. May touch: nothing outside its arguments.
+images/bundles/verify.py.
 Source: docs/behaviour/images 5; sigstore/protobuf-specs (sigstore_bundle.proto).
 """
 

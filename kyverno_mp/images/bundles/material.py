@@ -1,7 +1,7 @@
 """Read Sigstore's trusted root: authorities and logs with their validity periods.
 
 Room: images. Takes: the JSON of ``trusted_root.json``. Gives: a Material. Next:
-images/bundles/verify.py. May touch: nothing outside its arguments.
+images/bundles/verify.py.
 Source: docs/behaviour/images 5 (trusted root); sigstore/protobuf-specs
 (sigstore_trustroot.proto).
 """

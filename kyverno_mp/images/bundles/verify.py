@@ -2,7 +2,6 @@
 
 Room: images. Takes: a Bundle, trusted Material, an Identity, the digest of an image.
 Gives: nothing, or raises. Next: images/bundles/reader.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 5; RFC 6962 2.1.1; C2SP tlog-checkpoint and signed-note.
 
 A certificate is checked at each proved time: the time of a verified log entry or of a

@@ -1,8 +1,7 @@
 """Compare an object with its signed manifest.
 
 Room: images. Takes: two objects, the ignored fields. Gives: Flat, Differences, also as
-text for messages. Next: images/manifests/verifier.py. May touch: nothing outside its
-arguments.
+text for messages. Next: images/manifests/verifier.py.
 Source: docs/behaviour/images 7 (match order, ignore lists).
 """
 

@@ -1,7 +1,7 @@
 """Decide where an empty string, list or map differs from an absent field.
 
 Room: images. Takes: paths of empty values and nulls. Gives: EmptyValues. Next:
-images/manifests/compare.py. May touch: nothing.
+images/manifests/compare.py.
 Source: the Go types of the Kubernetes API: the API server drops and adds empty strings
 only in fields of type string, never in lists or in maps whose keys users choose. It
 drops empty lists and maps, but not empty structs.

@@ -1,8 +1,7 @@
 """List the fields of an object that its signature does not cover.
 
 Room: images. Takes: an object, the policy's ignoreFields, the annotations' domain.
-Gives: patterns of fields. Next: images/manifests/compare.py. May touch: nothing
-outside its arguments.
+Gives: patterns of fields. Next: images/manifests/compare.py.
 Source: docs/behaviour/images 7 (ignore lists): the defaults of the library and of
 Kyverno.
 """

@@ -1,8 +1,7 @@
 """Decode the message of a signed manifest: the signed YAML documents.
 
 Room: images. Takes: the text of the message annotation. Gives: the signed bytes, the
-objects in them. Next: images/manifests/compare.py. May touch: nothing outside its
-arguments.
+objects in them. Next: images/manifests/compare.py.
 Source: docs/behaviour/images 7.
 
 The message is the signed data, gzipped and in base64: a compressed archive of YAML

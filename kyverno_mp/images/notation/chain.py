@@ -1,7 +1,7 @@
 """Check the certificate chains of Notation's signatures.
 
 Room: images. Takes: certificates, leaf first. Gives: "" or upstream's message. Next:
-images/notation/envelope.py. May touch: nothing outside its arguments.
+images/notation/envelope.py.
 Source: docs/behaviour/images 4 (chain rules, revocation).
 
 ``cryptography`` checks the certificates' signatures. The rules about chains are

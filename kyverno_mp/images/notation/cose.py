@@ -1,7 +1,7 @@
 """Open Notation's COSE envelopes: check the signature, then read the signed content.
 
 Room: images. Takes: the bytes of an envelope. Gives: Signed. Next:
-images/notation/envelope.py. May touch: nothing outside its arguments.
+images/notation/envelope.py.
 Source: docs/behaviour/images 4 (3); RFC 9052 4.2, 4.4.
 
 ``cbor2`` encodes and decodes. Only an envelope's tags are accepted, because some of its

@@ -2,7 +2,6 @@
 
 Room: images. Takes: an envelope, trusted certificates, the expected target, the time.
 Gives: nothing, or a Refused with upstream's reason. Next: images/notation/reader.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 4 (3 to 6).
 
 The formats are in jws.py and cose.py. This module does the other checks in upstream's

@@ -1,7 +1,7 @@
 """Open Notation's JWS envelopes: check the signature, then read the signed content.
 
 Room: images. Takes: the bytes of an envelope. Gives: Signed. Next:
-images/notation/envelope.py. May touch: nothing outside its arguments.
+images/notation/envelope.py.
 Source: docs/behaviour/images 4 (3).
 """
 

@@ -1,7 +1,7 @@
 """Hold what both formats of Notation's envelopes share: content and signatures.
 
 Room: images. Takes: keys, signatures, bytes. Gives: Signed, Target, Refused.
-Next: images/notation/jws.py, cose.py. May touch: nothing outside its arguments.
+Next: images/notation/jws.py, cose.py.
 Source: docs/behaviour/images 4 (3).
 """
 

@@ -1,7 +1,7 @@
 """Match certificates with the identities of an ImageValidatingPolicy.
 
 Room: images. Takes: certificates, Identities. Gives: ``has_identity``. Next:
-cosign.py. May touch: nothing outside its arguments.
+cosign.py.
 Source: docs/behaviour/images 8 (identities); cosign pkg/cosign/verify.go
 (CheckCertificatePolicy).
 """

@@ -1,7 +1,6 @@
 """Select statements by their type, as Cosign's policy library does.
 
 Room: images. Takes: in-toto statements. Gives: payloads. Next: review.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 8 (extractPayload); cosign
 pkg/policy/attestation.go (AttestationToPayloadJSON), pkg/cosign/attestation.
 """

@@ -2,8 +2,7 @@
 
 Room: images. Takes: PEM strings, certificates. Gives: certificates, their names, usages
 and extensions.
-Next: images/sigstore/chains.py, images/sigstore/identity.py. May touch: nothing outside
-its arguments.
+Next: images/sigstore/chains.py, images/sigstore/identity.py.
 Source: docs/behaviour/images 3.3, 3.7; Go's crypto/x509 (which names it reads).
 
 ``cryptography`` parses. A certificate that it cannot read raises Unproved, because a

@@ -2,7 +2,6 @@
 
 Room: images. Takes: a certificate, trusted and other certificates, a time, a usage.
 Gives: the chain. Next: images/cosign.py, images/sigstore/timestamps.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.3; Go's crypto/x509 (Certificate.Verify);
 docs/behaviour/images 10.2 (CVE-2026-32280: bounded chains).
 

@@ -1,7 +1,7 @@
 """Verify the timestamps of certificate transparency logs in a certificate.
 
 Room: images. Takes: a certificate, its issuer, keys of logs. Gives: nothing, or raises.
-Next: images/cosign.py. May touch: nothing outside its arguments.
+Next: images/cosign.py.
 Source: docs/behaviour/images 3.6; RFC 6962 3.2, 3.3.
 
 The bytes that a log has signed are assembled here; ``cryptography`` removes the

@@ -1,7 +1,7 @@
 """Match the certificate of a signature with the identity that a policy names.
 
 Room: images. Takes: certificates, an Identity. Gives: nothing, or raises.
-Next: images/verifier.py. May touch: nothing outside its arguments.
+Next: images/verifier.py.
 Source: docs/behaviour/images 3.7.
 """
 

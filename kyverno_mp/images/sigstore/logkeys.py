@@ -2,7 +2,6 @@
 
 Room: images. Takes: PEM strings. Gives: LogKeys. Next:
 images/sigstore/rekor.py, images/sigstore/ctlog.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5, 3.6; RFC 6962 3.2 (identifier of a log).
 """
 

@@ -1,7 +1,7 @@
 """Read the proof of one signature: its certificate, log entry and timestamp.
 
 Room: images. Takes: a layer of a signature manifest, Terms. Gives: a Proof, its signer.
-Next: images/cosign.py. May touch: nothing outside its arguments.
+Next: images/cosign.py.
 Source: docs/behaviour/images 3.2 (annotations), 3.3 (steps 1 to 3, and 6), 3.5.
 """
 

@@ -2,7 +2,6 @@
 
 Room: images. Takes: bundles of signatures, answers of a log, keys of logs. Gives: the
 time of the log. Next: images/cosign.py, images/sigstore/rekor_entry.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5; RFC 6962 2.1.1 (proofs of inclusion).
 """
 

@@ -2,7 +2,6 @@
 
 Room: images. Takes: the body of an entry, a signature. Gives: nothing, or raises.
 Next: images/sigstore/rekor.py, images/sigstore/log_search.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5; Rekor's types hashedrekord, intoto, dsse and rekord.
 
 An entry contains the hash of the signed content, the signature (except for attestations

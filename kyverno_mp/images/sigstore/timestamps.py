@@ -2,7 +2,6 @@
 
 Room: images. Takes: a response of a timestamp authority, the signed bytes, the
 authority's certificates. Gives: the time. Next: images/cosign.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.1 (limits), 3.3 (step 1); RFC 3161 2.3, 2.4.2.
 
 ``rfc3161-client`` parses and verifies; our chain rules apply in addition to its own.

@@ -25,7 +25,7 @@ from kyverno_mp.leader.stored_document import StoredDocument
 from kyverno_mp.limits import STATUS_TEXT_LENGTH_MAX
 from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 
@@ -43,7 +43,7 @@ def compile_document(
     Raises: InputError.
     """
     decoded, warnings = read(raw, file=document.file)
-    if not isinstance(decoded, ClusterPolicy | Policy):
+    if not isinstance(decoded, AnyPolicy):
         raise unsupported_kind(document.key[0])
     unusable: dict[str, str] = {}
     compiled = compile_policy(decoded, exceptions, verifies=True, unusable=unusable)
@@ -76,7 +76,7 @@ def clip(message: str) -> str:
 
 def _status_of(
     source: StoredDocument,
-    document: ClusterPolicy | Policy,
+    document: AnyPolicy,
     compiled: CompiledPolicy,
     warnings: Sequence[str],
 ) -> PolicyStatus:

@@ -5,34 +5,21 @@ CompileOutcome. Next: leader/policy_store.py, which also handles the errors.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 6, 7, 10; docs/behaviour/controllers 13.
 
-All kinds take the same steps; a row of _ROWS has what differs. Workers find the
+All kinds take the same steps; a row of the compiler has what differs. Workers find the
 requests that trigger a GeneratingPolicy; the background pool reads and evaluates the
 policy itself, with its exceptions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
 from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
-from kyverno_mp.compiler.cel_kinds.mutating_policy import (
-    compile_mutating_with_exceptions,
-)
-from kyverno_mp.compiler.cel_kinds.policies import (
-    EXCEPTION_NAMES_OF_GENERATING,
-    compile_generating_with,
-)
+from kyverno_mp.compiler.cel_kinds.kinds import CompiledKind, row_of
 from kyverno_mp.compiler.cel_kinds.review import review
-from kyverno_mp.compiler.cel_kinds.validating_policy import (
-    EXCEPTION_NAMES,
-    compile_with_exceptions,
-    names_policy,
-)
 from kyverno_mp.compiler.unlinked import failing_on_payloads
 from kyverno_mp.errors import PolicyInvalid, Where
-from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.ir.authorization import AuthorizationPolicyIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
@@ -51,102 +38,31 @@ from kyverno_mp.leader.servable import (
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.leader.stored_document import Key, StoredDocument
 from kyverno_mp.policy.cel_kinds.generated import is_generated
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
-from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy, decode_served
+from kyverno_mp.policy.cel_kinds.served import (
+    AnyServedPolicy,
+    decode_served,
+    evaluation_mode_of,
+)
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
     JSON_MODE,
-    AnyValidatingPolicy,
     AuthorizationPolicy,
     CelPolicyException,
     decode_validating_policy,
 )
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
     OF_AUTHORIZERS,
-    VALIDATING_POLICY,
-    PolicyKind,
 )
 
 _AnyIR = (
     ValidatingPolicyIR | MutatingPolicyIR | GeneratingPolicyIR | ImageValidatingPolicyIR
 )
-_Unusable = list[tuple[str, Problem]]
-"""Exceptions that do not compile, or whose condition would make external calls."""
-
-
-class _Body(NamedTuple):
-    """What differs between the kinds."""
-
-    kind: PolicyKind
-    compile: Callable[
-        [Any, Sequence[CelPolicyException], dict[str, Type]], tuple[Any, _Unusable]
-    ]
-    exception_names: dict[str, Type]
-    rules_of: Callable[[Any], Sequence[object]]
-    """The rules of the document as written."""
-    missing: Callable[[Any], str] = lambda _compiled: ""
-    """What the policy needs that only a background pool can do."""
-    is_scanned: bool = False
-    """Whether the status tells if the policy is evaluated in the background."""
-    denies: bool = True
-    """Whether its failures can deny requests."""
-
-
-def _compile_generating(
-    document: GeneratingPolicy,
-    exceptions: Sequence[CelPolicyException],
-    names: dict[str, Type],
-) -> tuple[GeneratingPolicyIR, _Unusable]:
-    named = [exception for exception in exceptions if names_policy(exception, document)]
-    compiled, unusable = compile_generating_with(document, named, names)
-    # A worker needs only the match constraints of the trigger.
-    return msgspec.structs.replace(compiled, exceptions=()), unusable
-
-
 _JSON_ONLY: Final = (
     "evaluation mode JSON: the policy concerns payloads, and no request to the API"
     " server is one"
 )
-_ROWS: Final = (
-    _Body(
-        VALIDATING_POLICY,
-        compile_with_exceptions,
-        EXCEPTION_NAMES,
-        lambda document: document.spec.validations,
-        is_scanned=True,
-    ),
-    _Body(
-        MUTATING_POLICY,
-        compile_mutating_with_exceptions,
-        EXCEPTION_NAMES,
-        lambda document: document.spec.mutations,
-        missing=lambda compiled: "mutate existing" if compiled.mutates_existing else "",
-        is_scanned=True,
-    ),
-    _Body(
-        GENERATING_POLICY,
-        _compile_generating,
-        EXCEPTION_NAMES_OF_GENERATING,
-        lambda document: document.spec.generate,
-        missing=lambda _compiled: "generate",
-        denies=False,
-    ),
-    _Body(
-        IMAGE_VALIDATING_POLICY,
-        images.compile_with_exceptions,
-        images.EXCEPTION_NAMES,
-        lambda document: document.spec.validations,
-    ),
-)
-_BODIES: Final[Mapping[str, _Body]] = {
-    name: body for body in _ROWS for name in body.kind.names
-}
 
 
 def compile_cel_document(
@@ -165,18 +81,19 @@ def compile_cel_document(
         return _compile_authorization(
             document, raw, exceptions, force_ignore=force_ignore
         )
-    body = _BODIES[document.key[0]]
+    row = row_of(document.key[0])
     decoded = decode_served(in_namespace(raw, document.key[1]), file=document.file)
     assert not isinstance(decoded, CelPolicyException)
     _check(decoded)
-    compiled, unusable = body.compile(decoded, exceptions, body.exception_names)
-    missing = "" if has_background else body.missing(compiled)
+    assert row.publish is not None
+    compiled, unusable = row.publish(decoded, exceptions, row.exception_names)
+    missing = "" if has_background else row.missing(compiled)
     if missing:
         raise PolicyInvalid(UNSUPPORTED, f"{missing} {NO_POOL}")
     is_native = document.is_from_cluster() and is_generated(decoded.status)
-    if body.kind.native and is_native:
+    if row.kind.native and is_native:
         compiled = left_to_api_server(compiled)
-    if force_ignore and body.denies:
+    if force_ignore and row.denies:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)
     warnings = [
@@ -184,8 +101,8 @@ def compile_cel_document(
     ]
     if getattr(compiled, "is_json", False):
         warnings.append(_JSON_ONLY)
-    rule_count = len(body.rules_of(decoded))
-    status = _status_of(document, body, compiled, warnings, rule_count)
+    rule_count = len(getattr(decoded.spec, row.rules))
+    status = _status_of(document, row, compiled, warnings, rule_count)
     return CompileOutcome(status, encode_cel_policy(compiled))
 
 
@@ -219,7 +136,7 @@ def _compile_authorization(
         rule_count=len(compiled.validations),
         mode="enforce",
         background=False,
-        rules=(RuleStatus(name, VALIDATING_POLICY.rule_type),),
+        rules=(RuleStatus(name, OF_AUTHORIZERS.rule_type),),
         generation=document.generation,
     )
     return CompileOutcome(status, encode_cel_policy(compiled))
@@ -297,24 +214,21 @@ def _failing(policy: PolicyIR, mode: str, message: str) -> EncodedPolicy:
 
 def _check(document: AnyServedPolicy) -> None:
     """Raise DocumentInvalid, or PolicyInvalid for a mode that is not supported."""
-    is_json = False
-    if isinstance(document, AnyValidatingPolicy | ImageValidatingPolicy):
-        if document.mode not in {"", "Kubernetes", JSON_MODE}:
-            message = (
-                f"evaluation mode {document.mode} is not supported by this version"
-            )
-            raise PolicyInvalid(UNSUPPORTED_KIND, message)
-        is_json = document.mode == JSON_MODE
+    row = row_of(document.kind)
+    mode = evaluation_mode_of(document) if row.kind.judges_payloads else ""
+    if mode not in {"", "Kubernetes", JSON_MODE}:
+        message = f"evaluation mode {mode} is not supported by this version"
+        raise PolicyInvalid(UNSUPPORTED_KIND, message)
     problems = list(review(document))
-    # A ValidatingPolicy for JSON payloads needs no constraints, and no request has one.
-    is_excused = is_json and isinstance(document, AnyValidatingPolicy)
+    # A policy for JSON payloads needs no constraints, and no request has one.
+    is_excused = mode == JSON_MODE and row.needs_constraints
     if problems and not is_excused:
         raise DocumentInvalid(problems, Where(policy=document.metadata.name))
 
 
 def _status_of(
     source: StoredDocument,
-    body: _Body,
+    row: CompiledKind,
     compiled: _AnyIR,
     warnings: Sequence[str],
     rule_count: int,
@@ -334,9 +248,9 @@ def _status_of(
         message=clip("; ".join(("Ready", *warnings))),
         rule_count=rule_count,
         mode="enforce" if "Deny" in actions else "audit",
-        background=body.is_scanned and compiled.policy.background,
+        background=row.is_scanned and compiled.policy.background,
         rules=tuple(
-            RuleStatus(f"{copy}-{name}" if copy else name, body.kind.rule_type)
+            RuleStatus(f"{copy}-{name}" if copy else name, row.kind.rule_type)
             for copy in copies
         ),
         generation=source.generation,

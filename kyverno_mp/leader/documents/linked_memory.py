@@ -95,7 +95,7 @@ class _Weighed:
     def instead_of_all(self) -> EncodedPolicy | None:
         """Return the replacement for all further policies of the namespace, cached."""
         if self._of_all is None:
-            self._of_all = (unlinked_namespace(self.encoded, self._kind),)
+            self._of_all = (unlinked_namespace(self.encoded),)
         return self._of_all[0]
 
     def is_missed(self) -> bool:

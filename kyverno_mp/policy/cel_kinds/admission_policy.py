@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw documents of admissionregistration.k8s.io. Gives: typed
 documents, or every structural problem at once. Next: compiler/admission_policy.py.
-May touch: nothing outside its arguments.
 Source: k8s.io/api admissionregistration/v1 and v1beta1; docs/behaviour/cli 4 (accepted
 kinds).
 """

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/image_validating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/images 8.
 """
 

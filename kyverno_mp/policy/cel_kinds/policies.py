@@ -3,7 +3,6 @@
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/mutating_policy.py,
 compiler/cel_kinds/policies.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw documents. Gives: typed documents. Next:
 leader/policy_store.py, webhook/policy_review.py, controllers/webhook_config/cel.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
 
@@ -16,6 +15,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     is_image_policy,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
+    AnyCelPolicy,
     ReviewedCelPolicy,
     decode_cel_policy,
     is_cel_policy,
@@ -33,7 +33,6 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    IMAGE_VALIDATING_POLICY,
     REVIEWED_CEL_KINDS,
 )
 
@@ -42,6 +41,9 @@ SERVED_CEL_KINDS: Final = frozenset(
 )
 """The kinds of policies, without PolicyException."""
 AnyServedPolicy = AnyValidatingPolicy | ReviewedCelPolicy | ImageValidatingPolicy
+"""Those that reviews evaluate."""
+AnyCelDocument = AnyServedPolicy | AnyCelPolicy
+"""All policies in CEL."""
 
 
 def is_served(raw: Json) -> bool:
@@ -54,6 +56,13 @@ def is_served(raw: Json) -> bool:
 def authorization_mode(raw: Json) -> str:
     """Return the evaluation mode of a policy for an authorizer, "" for others."""
     return mode_of_authorization(raw) if is_authorization_policy(raw) else ""
+
+
+def evaluation_mode_of(document: AnyCelDocument) -> str:
+    """Return the evaluation mode that a policy names, "" for none."""
+    evaluation = getattr(document.spec, "evaluation", None)
+    mode: str = getattr(evaluation, "mode", "")
+    return mode
 
 
 def judges_payloads(raw: Json) -> bool:
@@ -69,13 +78,32 @@ def decode_served(
 
     Raises: DocumentInvalid with all structural problems.
     """
-    if raw["kind"] in IMAGE_VALIDATING_POLICY.names:
+    document = decode_cel_document(raw, file=file)
+    assert isinstance(document, AnyServedPolicy | CelPolicyException)
+    return document
+
+
+def is_cel_document(raw: Json) -> bool:
+    """Return whether ``raw`` is a policy in CEL of any kind, or an exception for some.
+
+    A policy for an authorizer is one.
+    """
+    is_validating = is_validating_policy(raw) or is_authorization_policy(raw)
+    return is_validating or is_cel_policy(raw) or is_image_policy(raw)
+
+
+def decode_cel_document(
+    raw: dict[str, Json], *, file: str = ""
+) -> AnyCelDocument | CelPolicyException:
+    """Decode a document for which ``is_cel_document`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    if is_image_policy(raw):
         return decode_image_policy(raw, file=file)
-    if not is_cel_policy(raw):
-        return decode_validating_policy(raw, file=file)
-    policy = decode_cel_policy(raw, file=file)
-    assert isinstance(policy, ReviewedCelPolicy)
-    return policy
+    if is_cel_policy(raw):
+        return decode_cel_policy(raw, file=file)
+    return decode_validating_policy(raw, file=file)
 
 
 def decode_policy(raw: dict[str, Json]) -> msgspec.Struct | None:
@@ -83,8 +111,6 @@ def decode_policy(raw: dict[str, Json]) -> msgspec.Struct | None:
 
     Raises: DocumentInvalid for the kinds in CEL.
     """
-    if is_served(raw):
-        return decode_served(raw)
-    if is_cel_policy(raw):
-        return decode_cel_policy(raw)
+    if is_served(raw) or is_cel_policy(raw):
+        return decode_cel_document(raw)
     return examine(raw).document

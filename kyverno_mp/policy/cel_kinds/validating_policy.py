@@ -2,12 +2,13 @@
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/validating_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, TypeGuard
+
+import msgspec
 
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
 from kyverno_mp.policy.expiry import expiry_ns, expiry_problems
@@ -151,6 +152,7 @@ AuthorizationPolicy = ValidatingPolicy
 """A policy in evaluation mode HTTP or Envoy."""
 CEL_EXCEPTION: Final = f"{CEL_GROUP}/{CEL_POLICY_EXCEPTION.kind}"
 """Name of this kind where it must differ from PolicyException of kyverno.io."""
+_EXCEPTION: Final = RecordType(CelPolicyException)
 _Any = AnyValidatingPolicy | CelPolicyException
 _KINDS: Final[Mapping[str, tuple[RecordType[_Any], tuple[str, ...]]]] = {
     VALIDATING_POLICY.cluster.kind: (
@@ -162,7 +164,7 @@ _KINDS: Final[Mapping[str, tuple[RecordType[_Any], tuple[str, ...]]]] = {
         VALIDATING_POLICY.namespaced.api_versions,
     ),
     CEL_POLICY_EXCEPTION.kind: (
-        RecordType(CelPolicyException),
+        _EXCEPTION,
         CEL_POLICY_EXCEPTION.api_versions,
     ),
 }
@@ -181,6 +183,15 @@ def is_validating_policy(raw: Json) -> bool:
     return not (raw["kind"] == VALIDATING_POLICY.name and mode_of_authorization(raw))
 
 
+def is_cel_exception(raw: Json) -> bool:
+    """Return whether ``raw`` is a PolicyException for policies in CEL."""
+    return (
+        type(raw) is dict
+        and raw.get("kind") == CEL_POLICY_EXCEPTION.kind
+        and raw.get("apiVersion") in CEL_POLICY_EXCEPTION.api_versions
+    )
+
+
 def is_authorization_policy(raw: Json) -> bool:
     """Return whether ``raw`` is a ValidatingPolicy that authorizes requests.
 
@@ -194,7 +205,7 @@ def is_authorization_policy(raw: Json) -> bool:
     )
 
 
-def authorizes(document: AnyValidatingPolicy) -> TypeGuard[AuthorizationPolicy]:
+def authorizes(document: msgspec.Struct) -> TypeGuard[AuthorizationPolicy]:
     """Return whether a policy authorizes HTTP or Envoy requests."""
     return (
         isinstance(document, AuthorizationPolicy)
@@ -232,3 +243,11 @@ def decode_validating_policy(
     Raises: DocumentInvalid with all structural problems.
     """
     return converted(raw, _KINDS[raw["kind"]][0], file=file)
+
+
+def decode_cel_exception(raw: dict[str, Json], *, file: str = "") -> CelPolicyException:
+    """Decode a document for which ``is_cel_exception`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    return converted(raw, _EXCEPTION, file=file)

@@ -1,8 +1,7 @@
 """List what a namespaced policy writes and reads with the service's permissions.
 
 Room: policy. Takes: a namespaced policy of any kind. Gives: Needs: the permissions that
-its author must have, too. Next: webhook/author_review.py. May touch: nothing outside
-its arguments.
+its author must have, too. Next: webhook/author_review.py.
 Source: docs/differences.md (upstream does not check the author).
 
 SAFETY: what is known only at run time is ``EVERYTHING``, all verbs on all resources of

@@ -1,7 +1,6 @@
 """Check a CleanupPolicy or ClusterCleanupPolicy.
 
-Room: policy. Takes: the document. Gives: problems. Next: policy/check.py. May touch:
-nothing outside its arguments.
+Room: policy. Takes: the document. Gives: problems. Next: policy/check.py.
 Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_types.go.
 """
 
@@ -24,9 +23,9 @@ from kyverno_mp.policy.documents.cleanup_policy import (
     DRY_RUN,
     DRY_RUN_EXPECTED,
     DRY_RUNS,
+    AnyCleanupPolicy,
     CleanupPolicy,
     CleanupSpec,
-    ClusterCleanupPolicy,
 )
 from kyverno_mp.policy.fields.match import MatchFilters
 from kyverno_mp.policy.ports import ClusterView, FoundKind, PermissionTarget
@@ -37,7 +36,7 @@ from kyverno_mp.values.wildcard import contains_wildcard
 
 if TYPE_CHECKING:
     # PERF: faster start of the CLI.
-    from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy
+    from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 
 _SOME_YEAR_S: Final = 1767225600
 """A time in 2026; the next five years include a 29 February."""
@@ -51,7 +50,7 @@ class _CleanupScope(msgspec.Struct, frozen=True):
 
 
 def check_cleanup(
-    document: CleanupPolicy | ClusterCleanupPolicy,
+    document: AnyCleanupPolicy,
     cluster_kinds: frozenset[str] | None = None,
 ) -> Problems:
     """Check name, context, schedule, match, a non-empty result, conditions."""
@@ -87,9 +86,7 @@ def check_cleanup(
             yield plain("spec.conditions", "", upstream, "policy.variable")
 
 
-def deletion_refusals(
-    document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
-) -> Iterator[str]:
+def deletion_refusals(document: AnyCleanupPolicy, view: ClusterView) -> Iterator[str]:
     """Yield upstream's message for each kind that clean-up is not allowed to delete."""
     permissions = view.permissions if view.cleanup else None
     match = document.spec.match
@@ -116,7 +113,7 @@ def deletion_refusals(
 
 
 def _namespaces_of(
-    document: CleanupPolicy | ClusterCleanupPolicy,
+    document: AnyCleanupPolicy,
     named: Sequence[str],
     kind: FoundKind,
 ) -> Sequence[str]:
@@ -133,9 +130,15 @@ def _namespaces_of(
 
 
 def run_warnings(
-    document: "CleanupPolicy | ClusterCleanupPolicy | DeletingPolicy",
+    document: "AnyCleanupPolicy | AnyCelDocument",
 ) -> Iterator[str]:
-    """Yield reasons why an accepted policy will not run; its status has them, too."""
+    """Yield reasons why an accepted policy with a schedule will not run.
+
+    Its status has them, too.
+    """
+    schedule = getattr(document.spec, "schedule", None)
+    if schedule is None:
+        return
     from kyverno_mp.values.cron import parse_schedule
 
     annotations = document.metadata.annotations
@@ -144,7 +147,6 @@ def run_warnings(
         yield f"the policy will not run: annotation {BUDGET}: {problem}"
     if annotations.get(DRY_RUN, "") not in DRY_RUNS:
         yield f"the policy will not run: annotation {DRY_RUN}: {DRY_RUN_EXPECTED}"
-    schedule = document.spec.schedule
     if parse_schedule(schedule).next_s(_SOME_YEAR_S) is None:
         yield f"the policy will not run: schedule {schedule!r} never occurs"
 

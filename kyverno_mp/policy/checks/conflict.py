@@ -1,7 +1,6 @@
 """Decide whether a rule's exclude block removes all of its match block.
 
-Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/rule.py. May touch:
-nothing outside its arguments.
+Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/rule.py.
 Source: docs/behaviour/engine 10.5 (exclude covers match); Kyverno
 ValidateMatchExcludeConflict.
 """

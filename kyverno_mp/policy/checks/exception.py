@@ -1,7 +1,7 @@
 """Check a PolicyException.
 
-Room: policy. Takes: PolicyException. Gives: problems. Next: policy/check.py. May touch:
-nothing outside its arguments. Source: docs/behaviour/engine 8.7 (admission validation).
+Room: policy. Takes: PolicyException. Gives: problems. Next: policy/check.py.
+Source: docs/behaviour/engine 8.7 (admission validation).
 """
 
 from kyverno_mp.policy.checks.rules.rule import check_standard

@@ -1,7 +1,6 @@
 """Check a GlobalContextEntry.
 
 Room: policy. Takes: GlobalContextEntry. Gives: problems. Next: policy/check.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.5; Kyverno
 api/kyverno/v2/global_context_entry_types.go.
 """

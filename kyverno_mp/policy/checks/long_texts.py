@@ -1,7 +1,6 @@
 """Reject long strings of namespaced policies, which every worker keeps in memory.
 
 Room: policy. Takes: a policy as JSON. Gives: Problems. Next: webhook/policy_review.py.
-May touch: nothing outside its arguments.
 Source: docs/differences.md (upstream has no limit).
 
 Only reviews check it: a stored policy stays in force, within its namespace's share

@@ -1,7 +1,7 @@
 """Collect upstream's warnings for a new policy.
 
 Room: policy. Takes: Subject. Gives: warning messages in upstream's order. Next:
-policy/check.py. May touch: nothing outside its arguments.
+policy/check.py.
 Source: docs/behaviour/engine 10.1 and the last paragraph of 10.6.
 """
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a document or a part of it, which entries are opened to namespaces.
 Gives: upstream's reasons. Next: policy/review.py,
-compiler/cel_kinds/review.py. May touch: nothing outside its arguments.
+compiler/cel_kinds/review.py.
 Source: Kyverno 1.19.1 (an entry may hold data of any namespace).
 """
 

@@ -1,7 +1,7 @@
 """Check ``metadata`` and the fields of ``spec`` outside its rules.
 
-Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 10.1, 10.4, 10.6 (overrides,
+Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py.
+Source: docs/behaviour/engine 10.1, 10.4, 10.6 (overrides,
 admission).
 """
 

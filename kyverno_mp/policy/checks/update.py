@@ -1,7 +1,7 @@
 """Check the changes in a policy update, and rules that run on updates.
 
 Room: policy. Takes: the policy before and after. Gives: problems and warnings. Next:
-policy/review.py. May touch: nothing outside its arguments.
+policy/review.py.
 Source: docs/behaviour/engine 10.3, 10.6 (generate rule changed on update); Kyverno
 pkg/validation/policy/generate.go, ValidateOnPolicyUpdate.
 """

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: nothing. Gives: BETA, a variant of the typed documents. Next:
 policy/crd/typed_kinds.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (v2beta1 differences); docs/behaviour/engine 4.
 """
 

@@ -1,7 +1,6 @@
 """Declare the kinds of policies.kyverno.io: policies written in CEL.
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of exceptions,
 MutatingPolicies and GeneratingPolicies); k8s.io/api admissionregistration/v1.
 """

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: a class derived from Fields, and the differences of a version.
 Gives: the schema. Next: the tables of kinds in this folder.
-May touch: nothing outside its arguments.
 Source: the records' declarations (names, types, enums in declared order, bounds,
 required fields, defaults); policy/crd/extras.py adds other details.
 """

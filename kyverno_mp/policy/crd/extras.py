@@ -2,7 +2,6 @@
 
 Room: policy. Takes: nothing. Gives: additions to derived schemas, by record and by
 field. Next: policy/crd/declared.py merges them in.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 to 1.5; Kubernetes "merge strategy" markers.
 """
 

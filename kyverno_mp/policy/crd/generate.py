@@ -2,7 +2,6 @@
 
 Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML text.
 Next: ``kyverno-mp crds``, which writes the files in config/crds/.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1; apiextensions/v1.
 """
 

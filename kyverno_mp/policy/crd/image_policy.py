@@ -1,7 +1,6 @@
 """Declare ImageValidatingPolicy: trusted signers of images, with CEL.
 
 Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.7 (ivpol); docs/behaviour/v1.19 4 (trusted root,
 extensions and computed subjects).
 """

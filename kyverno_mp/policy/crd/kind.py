@@ -3,7 +3,6 @@
 Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds in
 this folder; policy/crd/generate.py, which generates a CustomResourceDefinition for each
 Kind.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1; apiextensions/v1.
 """
 

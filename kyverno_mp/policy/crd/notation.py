@@ -2,7 +2,6 @@
 
 Room: policy. Takes: field names, with ``*`` after required fields. Gives: OpenAPI v3
 schemas for the API server. Next: the declarations in this folder.
-May touch: nothing outside its arguments.
 Source: Kubernetes "Specifying a structural schema"; the notation of
 docs/behaviour/controllers 1.2 (``name*`` is required).
 """

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: their declarations. Gives: ``REPORT_KINDS``. Next:
 policy/crd/generate.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1, 1.6.
 """
 

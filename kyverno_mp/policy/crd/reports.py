@@ -1,7 +1,6 @@
 """Declare the report kinds: PolicyReport, Report, EphemeralReport.
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/report_kinds.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.7.
 """
 

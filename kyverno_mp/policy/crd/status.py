@@ -1,7 +1,6 @@
 """Declare the status that controllers write into the typed documents.
 
 Room: policy. Takes: nothing. Gives: schemas of status. Next: policy/crd/typed_kinds.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (status), 1.3, 1.5.
 """
 

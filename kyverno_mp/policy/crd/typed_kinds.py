@@ -2,7 +2,6 @@
 
 Room: policy. Takes: the typed documents. Gives: ``KYVERNO_KINDS``. Next:
 policy/crd/generate.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1 to 1.5.
 """
 

@@ -1,7 +1,7 @@
 """Declare UpdateRequest: background work after an admission.
 
 Room: policy. Takes: nothing. Gives: its schemas by version.
-Next: policy/crd/typed_kinds.py. May touch: nothing outside its arguments.
+Next: policy/crd/typed_kinds.py.
 Source: docs/behaviour/controllers 1.4; k8s.io/api admission/v1 (AdmissionRequest).
 """
 

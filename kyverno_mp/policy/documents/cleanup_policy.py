@@ -1,8 +1,7 @@
 """Declare CleanupPolicy and ClusterCleanupPolicy.
 
 Room: policy. Takes: nothing. Gives: both kinds. Next: policy/reading/decode.py, which
-creates them; the clean-up pool, which reads them. May touch: nothing outside its
-arguments.
+creates them; the clean-up pool, which reads them.
 Source: docs/behaviour/controllers 1.3, 7.
 """
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: ClusterPolicy, Policy, Spec, Rule. Next:
 policy/reading/decode.py, which creates them; policy/check.py, which checks them; the
-compiler. May touch: nothing outside its arguments.
+compiler.
 Source: docs/behaviour/controllers 1.2.
 """
 

@@ -1,8 +1,7 @@
 """Declare PolicyException.
 
 Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/reading/decode.py,
-which creates it; the compiler, which attaches it to the named rules. May touch: nothing
-outside its arguments.
+which creates it; the compiler, which attaches it to the named rules.
 Source: docs/behaviour/engine 8.7; docs/behaviour/controllers 1.3.
 """
 

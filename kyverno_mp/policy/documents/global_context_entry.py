@@ -1,8 +1,7 @@
 """Declare GlobalContextEntry.
 
 Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/reading/decode.py,
-which creates it; the leader, which loads its data. May touch: nothing outside its
-arguments.
+which creates it; the leader, which loads its data.
 Source: docs/behaviour/controllers 1.5, 11.
 """
 

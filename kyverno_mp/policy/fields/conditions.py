@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: AnyAllConditions (kyverno.io/v1 operators) and
 AnyAllConditionsV2. Next: rules, exceptions, clean-up policies;
-compiler/rules/conditions. May touch: nothing outside its arguments.
+compiler/rules/conditions.
 Source: docs/behaviour/engine 4; docs/behaviour/controllers 1.2 (Condition).
 """
 

@@ -1,7 +1,7 @@
 """Declare context entries: sources of a rule's data besides the request.
 
 Room: policy. Takes: nothing. Gives: ContextEntry and its parts. Next: rules,
-clean-up policies, global context. May touch: nothing outside its arguments.
+clean-up policies, global context.
 Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 1.2 (ContextEntry).
 """
 

@@ -1,7 +1,7 @@
 """Declare verifyImages and attestors, which manifest rules also use.
 
 Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules;
-images/, which verifies images. May touch: nothing outside its arguments.
+images/, which verifies images.
 Source: docs/behaviour/controllers 1.2 (ImageVerification, AttestorSet), 12.
 """
 

@@ -1,8 +1,8 @@
 """Declare match and exclude: filters for resources and users.
 
 Room: policy. Takes: nothing. Gives: MatchResources (with the deprecated inline form)
-and MatchFilters (any/all only). Next: compiler/rules/match.py. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 1; docs/behaviour/controllers 1.2
+and MatchFilters (any/all only). Next: compiler/rules/match.py.
+Source: docs/behaviour/engine 1; docs/behaviour/controllers 1.2
 (MatchResources).
 """
 

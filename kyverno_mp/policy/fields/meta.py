@@ -1,7 +1,7 @@
 """Declare the records that Kubernetes defines: metadata, selectors, conditions.
 
 Room: policy. Takes: nothing. Gives: ObjectMeta, LabelSelector, MatchCondition.
-Next: every kind of this room. May touch: nothing outside its arguments.
+Next: every kind of this room.
 Source: k8s.io/apimachinery meta/v1, admissionregistration/v1.
 """
 

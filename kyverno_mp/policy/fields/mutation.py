@@ -1,7 +1,6 @@
 """Declare the bodies of mutate and generate rules.
 
-Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules. May touch:
-nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules.
 Source: docs/behaviour/engine 7; docs/behaviour/controllers 1.2 (Mutation, Generation).
 """
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: nothing. Gives: ``Fields``, the base of every declared record.
 Next: the other records in this folder, for policy/reading/shape.py and msgspec.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (fields), Kubernetes field naming.
 """
 

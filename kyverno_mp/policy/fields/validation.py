@@ -2,7 +2,6 @@
 
 Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules;
 compiler/rules/body. Patterns and assertion trees are free-form.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5 and 6; docs/behaviour/controllers 1.2 (Validation).
 """
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: raw JSON (from load.py, or an object of the API server). Gives: a
 frozen document, or every structural problem at once. Next: policy/check.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted kinds).
 """
 
@@ -18,7 +17,7 @@ from kyverno_mp.policy.documents.cleanup_policy import (
     CleanupPolicy,
     ClusterCleanupPolicy,
 )
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.fields.image_verification import ImageVerification
@@ -157,7 +156,7 @@ def _examined(raw: dict[str, Json], record: RecordType[Document]) -> Decoded:
 
 def _with_excludes(document: Document, raw: dict[str, Json]) -> Document:
     """Mark excludes with only empty lists, which msgspec decodes like empty ones."""
-    if not isinstance(document, ClusterPolicy | Policy):
+    if not isinstance(document, AnyPolicy):
         return document
     rules = document.spec.rules
     if not any(rule.exclude == _NOTHING for rule in rules):

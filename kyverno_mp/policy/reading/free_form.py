@@ -3,7 +3,7 @@
 Room: policy. Takes: a raw ClusterPolicy or Policy. Gives: the same document with the
 declared names in its free-form blocks, the names that nothing reads, and Problems for
 values that Go's types do not accept. Next: policy/reading/decode.py; the CLI, where a
-misfit invalidates the whole path. May touch: nothing outside its arguments.
+misfit invalidates the whole path.
 Source: docs/behaviour/controllers 1.2 (free-form blocks); docs/behaviour/cli 4;
 encoding/json (names of fields).
 

@@ -1,8 +1,7 @@
 """Read the names of JSON as Go's encoding/json does: without regard to case.
 
 Room: policy. Takes: JSON data, and the type that it is to be. Gives: the data with the
-names of the type. Next: policy/configuration.py. May touch: nothing outside its
-arguments.
+names of the type. Next: policy/configuration.py.
 Source: Go encoding/json: a name is that of a field exactly or after folding; of several
 names of one field, the last one in the text counts.
 """

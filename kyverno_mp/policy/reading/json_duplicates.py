@@ -2,7 +2,7 @@
 
 Room: policy. Takes: documents and the text that they were read from. Gives: the
 documents, each with its first duplicate key. Next: cli/sources/policies.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
+Source: docs/behaviour/cli 4.
 
 PERF: separate from ``load``, because files of objects are large and are not checked.
 The YAML reader of ``load`` finds such keys anyway.

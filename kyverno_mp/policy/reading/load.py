@@ -2,7 +2,6 @@
 
 Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
 split. Next: yaml_documents.py; policy/reading/decode.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
 one wins).
 """

@@ -2,8 +2,7 @@
 
 Room: policy. Takes: a class derived from Fields, raw JSON. Gives: Shape, whose ``walk``
 returns the data without nulls and lists the problems. Next: policy/reading/decode.py,
-which uses this only if fast decoding has failed. May touch: nothing outside its
-arguments.
+which uses this only if fast decoding has failed.
 Source: the CRD schema rules of Kubernetes (type, required, enum, minimum, maxLength,
 unknown fields), derived from the records' declarations, so that a new kind needs no
 code here.

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: the text of a file. Gives: YamlDocument records. Next: load.py,
 compiler/cel_kinds/template.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
 one wins).
 """

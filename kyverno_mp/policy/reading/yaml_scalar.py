@@ -1,7 +1,7 @@
 """Resolve a plain YAML scalar like Go's YAML 1.1 library.
 
 Room: policy. Takes: the text of a scalar, or a mapping key. Gives: None, bool, int,
-float or str. Next: policy/reading/load.py. May touch: nothing outside its arguments.
+float or str. Next: policy/reading/load.py.
 Source: sigs.k8s.io/yaml (goyaml.v2 resolve.go, then JSON); docs/behaviour/cli 4.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: AdmissionPolicyIR, a Request, the given parameter objects.
 Gives: (binding, parameters) pairs. Next: validate.py, mutate.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/{validate,mutate}.go.
 """
 

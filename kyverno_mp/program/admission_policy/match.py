@@ -2,7 +2,6 @@
 
 Room: program. Takes: ConstraintsIR; a Request whose review_request names the resource.
 Gives: ``matches``. Next: validate.py, mutate.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 3; k8s apiserver, webhook/predicates/rules/rules.go.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
 Mutated: a RuleResult with the object, or the error. Next: cli/apply/evaluate.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; docs/behaviour/cel 10.1; Kyverno
 pkg/admissionpolicy/mutate.go; k8s apiserver, admission/plugin/policy/mutating/patch.
 """

@@ -1,7 +1,7 @@
 """Create the variables for the expressions of an API server policy.
 
 Room: program. Takes: linked variables; a Request, parameters, a budget. Gives:
-PolicyScopes. Next: validate.py, mutate.py. May touch: nothing outside its arguments.
+PolicyScopes. Next: validate.py, mutate.py.
 Source: docs/behaviour/cli 21.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives: a
 RuleResult, None if nothing matches. Next: cli/apply/evaluate.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/validate.go; k8s apiserver,
 admission/plugin/policy/validating/validator.go.
 """

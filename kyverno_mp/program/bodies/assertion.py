@@ -1,7 +1,7 @@
 """Evaluate ``validate.assert`` on a request.
 
 Room: program. Takes: the Assertion of one rule. Gives: fast codes and Outcomes.
-Next: program/rule.py. May touch: nothing outside its arguments.
+Next: program/rule.py.
 Source: docs/behaviour/engine 6.7: each violation is a separate outcome.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: NamedExpressionIRs. Gives: linked conditions, ``gated``.
 Next: program/rule_gate.py, program/bodies/cel.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.9, 6.4; k8s apiserver,
 webhook/matchconditions/matcher.go.
 """

@@ -2,7 +2,7 @@
 
 Room: program. Takes: Conditions of one rule or foreach entry. Gives: fast codes and
 Outcomes. Next: program/rule.py, program/bodies/foreach.py.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 6.2.
+Source: docs/behaviour/engine 6.2.
 """
 
 from kyverno_mp.errors import ExpressionFailed

@@ -2,7 +2,6 @@
 
 Room: program. Takes: created by the bodies (pattern, deny, foreach, ...). Gives:
 Outcome to program/rule.py; the fast codes to program/engine.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7, 5.8, 6.2, 6.3, 8.1.
 """
 

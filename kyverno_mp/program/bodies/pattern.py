@@ -2,7 +2,6 @@
 
 Room: program. Takes: PatternIR of one rule or foreach entry, linked once. Gives: fast
 codes and Outcomes. Next: program/rule.py, program/bodies/foreach.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7-5.9, 3.6.
 """
 

@@ -1,7 +1,7 @@
 """Evaluate ``validate.podSecurity`` for a Pod or a Pod controller.
 
 Room: program. Takes: PodSecurityIR of one rule. Gives: fast codes and Outcomes.
-Next: program/rule.py. May touch: nothing outside its arguments.
+Next: program/rule.py.
 Source: docs/behaviour/engine 6.5, 8.7.
 """
 

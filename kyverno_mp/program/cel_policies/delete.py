@@ -17,7 +17,7 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.scope import (
-    UNSET_OF_DELETING,
+    UNSET_WITHOUT_REQUEST,
     PolicyScope,
     dialect_of,
 )
@@ -97,7 +97,7 @@ class LinkedDeletingPolicy:
         scope = PolicyScope(
             payload, Shared(request), self._variables, self.ir.policy.namespace
         )
-        for name in UNSET_OF_DELETING:
+        for name in UNSET_WITHOUT_REQUEST:
             scope.unset(name)
         if applying(self._exceptions, payload, scope, lambda: scope):
             return False

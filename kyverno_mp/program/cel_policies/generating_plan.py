@@ -2,8 +2,7 @@
 
 Room: program. Takes: the linked policies of a path, a Request. Gives: GeneratingPlan
 and GeneratingPlanner, run by webhook/review/cel_generating.py.
-Next: background/generating evaluates the policies. May touch: nothing outside its
-arguments.
+Next: background/generating evaluates the policies.
 Source: docs/behaviour/cel 12d; Kyverno pkg/webhooks/resource/gpol/handler.go at
 v1.18.2 and (skipBackgroundRequests) v1.19.0.
 

@@ -4,8 +4,8 @@ Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: a verdict for 
 policy and each of its autogen copies. Next: cli/apply/stages/cel.py.
 May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 10.1, 12d; Kyverno
-pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (conditions
-of targets, annotations, server-side apply) v1.19.0.
+pkg/cel/policies/mpol/{compiler/{policy,applyconfig}.go,engine/engine.go} at v1.18.2,
+and (conditions of targets, annotations, server-side apply) v1.19.0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.patches import configuration
+from kyverno_mp.expr.cel.values import Value
+from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
@@ -21,7 +24,6 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import kind_of
 from kyverno_mp.program.admission_policy.mutate import patched
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
-from kyverno_mp.program.cel_policies.configure import configured
 from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempted
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
@@ -45,8 +47,10 @@ from kyverno_mp.program.validating_policy.scope import Facts, before_variables, 
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
+from kyverno_mp.values.typed.merge import Merger
 from kyverno_mp.values.typed.schema import Schemas, built_in
 
+_PREFIX = "error applying patch"
 _EVERYTHING = ConstraintsIR()
 _UNSUPPORTED = "extraction mode: mutation for custom workload CRDs is not yet supported"
 """KYVERNO: as upstream; ``lint`` and the review of the policy say so."""
@@ -303,7 +307,7 @@ class LinkedMutatingPolicy:
                 if changed is not resource:
                     changed = whole_numbers(changed)
             else:
-                changed = configured(
+                changed = _configured(
                     resource,
                     value,
                     self._types_of(resource, facts),
@@ -330,3 +334,36 @@ class LinkedMutatingPolicy:
             return schemas
         facts.runtime.before_waiting()
         return port.types(api_version, kind, facts.runtime.deadline_ns) or schemas
+
+
+def _configured(
+    resource: dict[str, Json],
+    value: Value,
+    schemas: Schemas,
+    spend: Runtime,
+    *,
+    replaces_atomics: bool = False,
+) -> dict[str, Json]:
+    """Return the merged object; ``replaces_atomics``: atomic values can be replaced.
+
+    Raises: ExpressionFailed with upstream's message.
+    """
+    patch = configuration(value, spend)
+    api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
+    notation = schemas.kinds.get((api_version, kind), "")
+    if not notation:
+        message = "type converter must not be nil"
+        if api_version in schemas.versions:
+            message = (
+                "failed to convert patch object to typed object: no corresponding type"
+                f" for {api_version}, Kind={kind}"
+            )
+        raise ExpressionFailed("cel.patch", f"{_PREFIX}: {message}")
+    patch = {**patch, "apiVersion": api_version, "kind": kind}
+    try:
+        merged: dict[str, Json] = Merger(schemas, notation, spend).merge(
+            resource, patch, replaces_atomics=replaces_atomics
+        )
+    except ExpressionFailed as error:
+        raise ExpressionFailed(error.code, f"{_PREFIX}: {error.message}") from error
+    return merged

@@ -15,7 +15,7 @@ from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
-from kyverno_mp.expr.cel.patches import CONSTRUCTORS, mutating_library
+from kyverno_mp.expr.cel.patches import CONSTRUCTORS
 from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, Shared
 from kyverno_mp.program.result import RuleResult
@@ -29,13 +29,13 @@ from kyverno_mp.program.validating_policy.scope import (
     ReviewShared,
 )
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, MUTATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import ROW_OF
 
 _WITH_GENERATOR: Final = (*NAMES[:-1], "generator", NAMES[-1])
 _RECORDS: Final = frozenset({"variables"})
-UNSET_OF_DELETING: Final = frozenset({"oldObject", "request", "exceptions"})
-"""Variables of a DeletingPolicy that are declared but never have a value
-(docs/behaviour/cel 5)."""
+UNSET_WITHOUT_REQUEST: Final = frozenset({"oldObject", "request", "exceptions"})
+"""Variables of policies that no review evaluates: they are declared but never have a
+value (docs/behaviour/cel 5)."""
 
 
 def _never(_expression: Expression) -> bool:
@@ -46,14 +46,15 @@ def _never(_expression: Expression) -> bool:
 @cache
 def dialect_of(kind: str) -> Dialect:
     """Return the dialect for a policy kind."""
-    namespaced = kind.startswith("Namespaced")
-    bare = kind.removeprefix("Namespaced")
-    if bare == MUTATING_POLICY.name:
-        library = partial(mutating_library, namespaced=namespaced)
-        return Dialect(_WITH_GENERATOR, _RECORDS, library, _never, CONSTRUCTORS, UNSET)
-    of_kind = partial(kyverno_library, namespaced=namespaced, kind=bare)
-    unset = UNSET_OF_DELETING if bare == DELETING_POLICY.name else UNSET
-    return Dialect(_WITH_GENERATOR, _RECORDS, of_kind, _never, unset=unset)
+    row = ROW_OF[kind]
+    library = partial(
+        kyverno_library, namespaced=kind == row.namespaced.kind, kind=row.name
+    )
+    unset = UNSET if row.segment else UNSET_WITHOUT_REQUEST
+    dialect = Dialect(_WITH_GENERATOR, _RECORDS, library, _never, unset=unset)
+    if "patches" in row.functions:
+        return dialect._replace(constructors=CONSTRUCTORS)
+    return dialect
 
 
 class PolicyScope(KindScope):

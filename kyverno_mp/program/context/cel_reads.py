@@ -2,7 +2,7 @@
 
 Room: program. Takes: compiled expressions and variables. Gives: marks on Reads. Next:
 program/rule_reads.py, program/validating_policy/group.py.
-May touch: nothing outside its arguments. Source: expr/cel/reads.py.
+Source: expr/cel/reads.py.
 """
 
 from collections.abc import Iterable, Sequence

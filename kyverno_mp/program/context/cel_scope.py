@@ -2,7 +2,6 @@
 
 Room: program. Takes: a Request, ClusterData, linked variables. Gives: CelScope, which
 runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.4; k8s apiserver,
 admission/plugin/cel/{activation,condition,composition}.go.
 """

@@ -2,7 +2,7 @@
 
 Room: program. Takes: ContextEntryIR records. Gives: LinkedEntries, registered in a
 RuleContext with ``add_entries``. Next: program/context.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.7.
+Source: docs/behaviour/engine 3.7.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,7 @@
 """Define and read the labels of sources and generated objects.
 
 Room: program.generate. Takes: labels of objects. Gives: Origin, TriggerIdentity. Next:
-program/changes.py, background/objects/labels.py. May touch: nothing outside its
-arguments.
+program/changes.py, background/objects/labels.py.
 Source: docs/behaviour/controllers 5.3.
 """
 

@@ -1,7 +1,7 @@
 """Decide whether a background rule depends on what only its review could tell.
 
 Room: program. Takes: the IR of a rule or policy. Gives: needs_review, mentions. Next:
-background/generate/lost.py. May touch: nothing outside its arguments.
+background/generate/lost.py.
 Source: docs/SECURITY.md (the caller); docs/background.md (when the journal is full).
 
 The object of a trigger can be read live; its requester and its old object cannot.

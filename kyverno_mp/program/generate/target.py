@@ -1,7 +1,7 @@
 """Identify the object that a generate rule creates.
 
 Room: program.generate. Takes: a substituted pattern. Gives: DownstreamTarget. Next:
-program/generate/pattern. May touch: nothing outside its arguments.
+program/generate/pattern.
 Source: docs/behaviour/controllers 1.2 (ResourceSpec), 5.4.
 """
 

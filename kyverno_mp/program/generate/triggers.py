@@ -2,7 +2,7 @@
 
 Room: program. Takes: the generate and mutate-existing rules that may match a request.
 Gives: LinkedTriggers; Triggered, which webhook/triggers records. Next:
-program/generate/rule.py. May touch: nothing outside its arguments.
+program/generate/rule.py.
 Source: docs/behaviour/controllers 5.2; docs/behaviour/engine 8.3.
 
 A rule with possible external calls is only matched here. The background pool evaluates

@@ -1,7 +1,7 @@
 """Link the attestors of a policy: their fields may be expressions.
 
 Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` evaluates the
-fields for one object. Next: evaluate.py. May touch: nothing outside its arguments.
+fields for one object. Next: evaluate.py.
 Source: Kyverno pkg/image/verification/variables/attestors.go at v1.18.2 and (trusted
 root) v1.19.0.
 """

@@ -1,7 +1,7 @@
 """Define the variables of ImageValidatingPolicies, and where they have no value.
 
 Room: program. Takes: nothing. Gives: ``dialect_of``, ``before_images``,
-``of_conditions``. Next: evaluate.py. May touch: nothing outside its arguments.
+``of_conditions``. Next: evaluate.py.
 Source: docs/behaviour/cel 5, 10.4; Kyverno
 pkg/image/verification/evaluator/{compiler,policy}.go.
 """
@@ -14,7 +14,6 @@ from kyverno_mp.expr.cel.functions.kyverno.image_verification import CONTEXT
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.program.context.cel_scope import Dialect
 from kyverno_mp.program.validating_policy.scope import before_variables
-from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _OF_IMAGES: Final = frozenset({"images", "attestors", "attestations"})
 _NAMES: Final = (
@@ -41,11 +40,9 @@ def _never(_expression: Expression) -> bool:
 
 
 @cache
-def dialect_of(*, namespaced: bool) -> Dialect:
-    """Return the dialect of cluster policies or of namespaced policies."""
-    library = partial(
-        kyverno_library, namespaced=namespaced, kind=IMAGE_VALIDATING_POLICY.name
-    )
+def dialect_of(kind: str, *, namespaced: bool) -> Dialect:
+    """Return the dialect of a kind's cluster policies or of namespaced policies."""
+    library = partial(kyverno_library, namespaced=namespaced, kind=kind)
     return Dialect(_NAMES, frozenset({"variables"}), library, _never)
 
 

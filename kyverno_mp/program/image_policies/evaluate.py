@@ -87,7 +87,7 @@ class LinkedImagePolicy:
         self.ir = full_policy or ir
         self.matching = MatchingCost(body.constraints for body in ir.bodies)
         namespace = ir.policy.namespace
-        self._dialect = dialect_of(namespaced=bool(namespace))
+        self._dialect = dialect_of(ir.policy.kind, namespaced=bool(namespace))
         self._bodies = [
             Body(body, self._dialect, namespace, pins=ir.pins) for body in ir.bodies
         ]

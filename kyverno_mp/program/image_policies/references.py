@@ -1,7 +1,7 @@
 """Find the images of an object, and those that a policy selects.
 
 Room: program. Takes: the IR of extractors and references, a scope. Gives: References,
-``extracted``. Next: evaluate.py. May touch: nothing outside its arguments.
+``extracted``. Next: evaluate.py.
 Source: docs/behaviour/cel 10.4 (extractors by resource); Kyverno
 pkg/cel/compiler/images.go, pkg/cel/matching/image.go.
 """

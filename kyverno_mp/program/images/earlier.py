@@ -1,8 +1,7 @@
 """Read the image outcomes that an earlier webhook path of the request has recorded.
 
 Room: program.images. Takes: the changed object, the policies of earlier paths. Gives:
-an ImageRecord. Next: program/plans/mutation_plan. May touch: nothing outside its
-arguments.
+an ImageRecord. Next: program/plans/mutation_plan.
 Source: docs/behaviour/images 2.7 (one record for all policies); docs/differences.md.
 
 The API server calls our paths in sequence: first those with failurePolicy Fail, then

@@ -2,7 +2,6 @@
 
 Room: program.images. Takes: a verifyImages entry as written, and after substitution.
 Gives: nothing, or raises. Next: program/images/rule.
-May touch: nothing outside its arguments.
 Source: docs/differences (images).
 """
 

@@ -2,7 +2,6 @@
 
 Room: program.images. Takes: objects with the record. Gives: Outcomes of the check.
 Next: program/images/record, program/rule.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 2.7; docs/behaviour/engine 8.8; docs/behaviour/v1.19.
 """
 

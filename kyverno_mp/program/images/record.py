@@ -2,7 +2,6 @@
 
 Room: program.images. Takes: outcomes of rules; objects. Gives: the two annotations, and
 what an object's annotation says about a rule. Next: rule, outcomes, earlier.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/images 2.3 (step 6), 2.7; docs/behaviour/v1.19 (scoped record).
 
 ``kyverno.io/verify-images-scoped`` has the outcomes of each rule and decides.

@@ -1,7 +1,7 @@
 """Find the images of an object that a verifyImages rule selects.
 
 Room: program.images. Takes: VerifyImagesIR, an object. Gives: Images. Next:
-program/images/rule, program/images/outcomes. May touch: nothing outside its arguments.
+program/images/rule, program/images/outcomes.
 Source: docs/behaviour/images 2.2; docs/behaviour/engine 3.8.
 """
 

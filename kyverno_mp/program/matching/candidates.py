@@ -2,7 +2,6 @@
 
 Room: program. Takes: Request, an index of rules (RuleIndex) and a link function.
 Gives: PolicyCandidates in policy order. Next: program/engine.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; keys are chosen by compiler/index.
 
 Every matching rule is found; a found rule may still not match (RuleRef.matches

@@ -1,8 +1,7 @@
 """Find the exceptions that a request may match, before they are linked.
 
 Room: program.matching. Takes: match blocks of exceptions. Gives: ExceptionIndex. Next:
-program/rule_gate.py links those that it finds. May touch: nothing outside its
-arguments.
+program/rule_gate.py links those that it finds.
 Source: docs/behaviour/engine 1, 8.7.
 
 Linking an exception takes up to milliseconds, and a rule may have thousands, most of

@@ -1,7 +1,6 @@
 """Link one filter of match or exclude: each criterion is a test with its message.
 
 Room: program. Takes: FilterIR. Gives: FilterProgram. Next: program/matching/match.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: the strings of the Kyverno ConfigMap. Gives: ResourceFilters and
 UserExclusions. Next: program/engine (per policy), webhook (per request).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.8, 1.9; docs/behaviour/controllers 2.3, 10.3; Kyverno
 pkg/config.
 """

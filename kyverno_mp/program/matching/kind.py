@@ -2,7 +2,6 @@
 
 Room: program. Takes: KindIR records. Gives: a closure that tests a request, and the
 plain test of one selector for the index. Next: program/matching/filter, candidates.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.3; Kyverno pkg/utils/match/kind.go.
 """
 

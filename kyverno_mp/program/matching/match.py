@@ -2,7 +2,6 @@
 
 Room: program. Takes: the match and exclude records of a rule or of a PolicyException.
 Gives: Matcher. Next: program/matching/candidates, program/rule_gate.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1 (all), 8.7; Kyverno
 pkg/engine/utils/{match,exceptions}.go.
 """

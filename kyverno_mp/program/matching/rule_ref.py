@@ -1,7 +1,7 @@
 """Decode and link the rules that may apply to a request, step by step on demand.
 
 Room: program. Takes: records by position. Gives: RuleRef and PolicyCandidates.
-Next: program/engine. May touch: nothing outside its arguments.
+Next: program/engine.
 Source: docs/architecture.md 3 (answer first, link on demand).
 """
 

@@ -3,7 +3,6 @@
 Room: program. Takes: a Request and one of its objects. Gives: strings, "" if absent.
 Next: program/matching/filter, program/matching/filters, program/matching/candidates,
 which must use the same values.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.3, 1.4; Kyverno pkg/utils/admission/resource.go.
 """
 

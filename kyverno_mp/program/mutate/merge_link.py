@@ -2,7 +2,7 @@
 
 Room: program.mutate. Takes: a patch, possibly with Holes instead of scalars; the Shape
 of a built-in kind. Gives: LinkedMerge, or None for a patch with rare features.
-Next: program/mutate/strategic. May touch: nothing outside its arguments.
+Next: program/mutate/strategic.
 Source: docs/behaviour/engine 7.3; Kyverno
 pkg/engine/mutate/patch/strategicPreprocessing.go.
 

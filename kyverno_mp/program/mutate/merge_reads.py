@@ -3,7 +3,6 @@
 Room: program.mutate. Takes: a strategic merge with Holes, or the operations of a JSON
 patch; the Shape of the object's kind. Gives: marks on Reads, the paths that it writes.
 Next: program/recall/mutation_reads.
-May touch: nothing outside its arguments.
 Source: program/mutate/merge_link and values/patches/json_additions, whose steps these
 marks follow; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 

@@ -2,7 +2,6 @@
 
 Room: program.mutate. Takes: the templates of a patch's holes, linked once; a Frame.
 Gives: the values of the holes. Next: program/mutate/patch, foreach.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1, 7.5.
 
 PERF: ``{{ element.name }}`` and ``{{ request.namespace }}`` need no scope. Creating a

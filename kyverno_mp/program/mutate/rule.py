@@ -2,7 +2,7 @@
 
 Room: program.mutate. Takes: RuleIR linked once; Request and RuleContext per review.
 Gives: RuleResults and the object after the rule. Next: program/mutation.
-May touch: nothing outside its arguments. An InputError becomes the rule's error status.
+An InputError becomes the rule's error status.
 Source: docs/behaviour/engine 0.5, 7.
 """
 

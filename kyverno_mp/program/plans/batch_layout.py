@@ -1,7 +1,7 @@
 """Order the policies of a batch, and find the tests that their rules share.
 
 Room: program. Takes: policies with their rules of one action. Gives: Layout. Next:
-program/plans/batch.py. May touch: nothing outside its arguments.
+program/plans/batch.py.
 Source: docs/behaviour/engine 0.4; docs/architecture.md 4.
 
 Policies without external calls come first, cluster policies before namespaced policies,

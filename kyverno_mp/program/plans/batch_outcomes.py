@@ -2,7 +2,7 @@
 
 Room: program. Takes: the codes of all rules, and the messages of failed rules.
 Gives: Outcomes, whose responses are shared by requests. Next: program/plans/batch.py.
-May touch: nothing outside its arguments. Source: docs/behaviour/engine 0.5.
+Source: docs/behaviour/engine 0.5.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

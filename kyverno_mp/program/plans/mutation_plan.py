@@ -37,8 +37,8 @@ from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.rule_ref import PolicyCandidates
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import (
-    MutatingPolicy,
     Mutations,
+    PolicyMutations,
     Resource,
     answer_patch,
     is_standard,
@@ -101,7 +101,7 @@ class _Prepared:
 
     def __init__(
         self,
-        policies: list[MutatingPolicy],
+        policies: list[PolicyMutations],
         images: list[ImagePolicy],
         cache: MutationCache,
         earlier: list[ImagePolicy],
@@ -310,7 +310,7 @@ def _prepare(
     picked: Picked[Changing],
     elsewhere: Sequence[PolicyCandidates[Changing]],
 ) -> _Prepared | None:
-    policies: list[MutatingPolicy] = []
+    policies: list[PolicyMutations] = []
     images: list[ImagePolicy] = []
     for policy, linked in picked:
         rules = [rule for rule in linked if isinstance(rule, LinkedMutation)]

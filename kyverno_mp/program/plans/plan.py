@@ -4,7 +4,6 @@ Room: program. Takes: the policies that program/plans/planner.py selected. Gives
 ValidationPlan, run by the webhook: enforce and warn before the response, audit after
 it. Next: program/plans/batch.py. Over 400 lines: the plan and its prepared data share
 their entries.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.5, 2.7; docs/behaviour/engine 6.9, 6.10.
 """
 

@@ -2,7 +2,7 @@
 
 Room: program. Takes: Request, a RuleSource, a function to prepare a selection. Gives: a
 plan. Next: program/plans/plan.py, program/plans/mutation_plan.py, which define the
-rules and the plan. May touch: nothing outside its arguments.
+rules and the plan.
 Source: docs/behaviour/controllers 2.5.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod complies.
 Next: standard, which selects the version.
-May touch: nothing outside its arguments.
 Source: k8s.io/pod-security-admission v0.34 with the field errors of Kyverno's fork.
 """
 

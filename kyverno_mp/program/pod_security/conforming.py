@@ -3,7 +3,6 @@
 Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evaluate. True
 is final; False may also mean an unusual structure that only the explaining path can
 evaluate.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; tests compare it with ``standard.violations``.
 """
 

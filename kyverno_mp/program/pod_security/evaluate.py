@@ -3,7 +3,6 @@
 Room: program.pod_security. Takes: PodSecurityIR, resource as JSON, controls of matching
 exceptions. Gives: passes(), the fast path, or evaluate() with upstream's messages and
 the report properties. Next: program/bodies/pod_security.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
 """
 

@@ -1,7 +1,7 @@
 """Describe the violation of a control: reason, detail, and one error per field.
 
 Room: program.pod_security. Gives: Failure and FieldError, created by baseline and
-restricted, filtered by exclude, printed by evaluate. May touch: nothing.
+restricted, filtered by exclude, printed by evaluate.
 Source: Kubernetes apimachinery field.Error; Kyverno pkg/pss (FormatChecksPrint).
 """
 

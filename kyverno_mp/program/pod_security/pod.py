@@ -2,7 +2,6 @@
 
 Room: program.pod_security. Takes: a Pod or a Pod controller as JSON. Gives: Pod.
 Next: baseline, restricted, exclude. Only failing Pods are read here; see conforming.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; Kubernetes core/v1 types; Kyverno validate_pss.go
 (getSpec).
 """

@@ -2,7 +2,6 @@
 
 Room: program.pod_security. Takes: level and version as written, Pod. Gives: Failures in
 the order of the controls' ids. Next: evaluate, exclude.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; Kyverno pkg/pss/evaluate.go (evaluatePSS,
 ParseVersion).
 """

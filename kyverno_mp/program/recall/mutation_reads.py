@@ -2,7 +2,7 @@
 
 Room: program. Takes: the policies of a plan, the Shape of the object's kind. Gives:
 MutationReads, None if a rule may depend on anything else. Next:
-program/recall/mutations.py. May touch: nothing outside its arguments.
+program/recall/mutations.py.
 Source: docs/behaviour/engine 7; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
 The result is valid for rules that matched a CREATE without an old object and run with

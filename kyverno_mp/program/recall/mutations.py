@@ -2,7 +2,7 @@
 
 Room: program. Takes: the policies of a plan, a Request, the outcome of running them.
 Gives: MutationRecall, one per plan, and MutationCache, the cache of a worker.
-Next: program/plans/mutation_plan. May touch: nothing outside its arguments.
+Next: program/plans/mutation_plan.
 Source: mutation_reads.py computes the fields; tested by
 tests/fuzz/test_mutation_recall_fuzz.py.
 
@@ -33,7 +33,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.program import result
 from kyverno_mp.program.context.request_root import request_root
 from kyverno_mp.program.mutate.rule import LinkedMutation, mutated_text
-from kyverno_mp.program.mutation import MutatingPolicy, Mutations
+from kyverno_mp.program.mutation import Mutations, PolicyMutations
 from kyverno_mp.program.recall.mutation_reads import MutationReads, Path, mutation_reads
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.result import PolicyResponse, RuleResult
@@ -135,7 +135,7 @@ class MutationRecall:
     )
 
     def __init__(
-        self, policies: Sequence[MutatingPolicy], reads: MutationReads, shape: Shape
+        self, policies: Sequence[PolicyMutations], reads: MutationReads, shape: Shape
     ) -> None:
         self._name = object()
         """Part of keys, which outlive the plan; a plain object, so it keeps no rules
@@ -271,7 +271,7 @@ class _Bounded:
 
 
 def recall_of(
-    policies: Sequence[MutatingPolicy], target: dict[str, Json]
+    policies: Sequence[PolicyMutations], target: dict[str, Json]
 ) -> MutationRecall | None:
     """Return the recall for objects of the target's kind.
 
@@ -285,7 +285,7 @@ def recall_of(
     return None if reads is None else MutationRecall(policies, reads, shape)
 
 
-def _is_worth_it(policies: Sequence[MutatingPolicy]) -> bool:
+def _is_worth_it(policies: Sequence[PolicyMutations]) -> bool:
     worth = 0
     for rule in _rules(policies):
         mutate = rule.ir.mutate
@@ -294,7 +294,7 @@ def _is_worth_it(policies: Sequence[MutatingPolicy]) -> bool:
     return worth >= _WORTH_LEAST
 
 
-def _rules(policies: Sequence[MutatingPolicy]) -> list[LinkedMutation]:
+def _rules(policies: Sequence[PolicyMutations]) -> list[LinkedMutation]:
     return [rule for _, rules in policies for rule in rules if not rule.is_existing]
 
 

@@ -3,7 +3,6 @@
 Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace; plans
 compute it for their candidates. Next: webhook/review/service, which reads the API
 server only if it is true.
-May touch: nothing outside its arguments.
 Source: the readers of Request.namespace_labels and Request.namespace_known; a test
 lists their modules.
 

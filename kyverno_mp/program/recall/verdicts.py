@@ -3,7 +3,6 @@
 Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one per
 batch, and VerdictCache, the cache for all batches of a worker. Next:
 program/plans/batch.py.
-May touch: nothing outside its arguments.
 Source: program/rule_reads.py explains why this is safe; tested by
 tests/fuzz/test_recall_fuzz.py.
 

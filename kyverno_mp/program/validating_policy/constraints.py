@@ -1,7 +1,7 @@
 """Decide whether the matchConstraints of a CEL policy match a request.
 
 Room: program. Takes: ConstraintsIR, a Request. Gives: whether they match, their cost,
-and their dependencies. Next: evaluate.py. May touch: nothing outside its arguments.
+and their dependencies. Next: evaluate.py.
 Source: docs/behaviour/cel 3, 6.
 """
 

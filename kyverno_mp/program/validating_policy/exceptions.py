@@ -3,7 +3,6 @@
 Room: program. Takes: CelExceptionIR linked once; Facts. Gives: LinkedException,
 ``link_exceptions``, ``applying``, ``exempted``, ``is_expired``. Next: evaluate.py here
 and in program/image_policies, program/cel_policies/scope.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 6; docs/differences.md (PolicyExceptions).
 """
 

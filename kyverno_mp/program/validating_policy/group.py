@@ -2,7 +2,6 @@
 
 Room: program. Takes: linked policies, a Request. Gives: Group, RequestKind, and
 Verdicts, shared by reviews with the same outcome. Next: plan.py.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (the compiler does the work that needs no request).
 
 PERF: policies of a set have few outcomes ("all passed"). Reviews with the same outcome

@@ -3,7 +3,6 @@
 Room: program. Takes: Request, a CelSource, the names in the path. Gives: CelPlannerOf,
 PathPolicies, UNKNOWN. Next: plan.py, program/cel_policies/plan.py,
 program/cel_policies/generating_plan.py, program/image_policies/plan.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 9.
 """
 

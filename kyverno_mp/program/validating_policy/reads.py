@@ -3,7 +3,7 @@
 Room: program. Takes: the IR of a policy. Gives: ``expressions_of``,
 ``reads_namespace``; ``policy_reads``: Reads of the object, or None for a policy that
 may depend on anything else. Next: group.py, scans.py.
-May touch: nothing outside its arguments. Source: program/context/cel_reads.py.
+Source: program/context/cel_reads.py.
 
 The result of ``policy_reads`` is valid for requests of one RequestKind that match only
 by kind: an exception, a selector or an audit annotation makes a policy not cacheable.

@@ -4,7 +4,6 @@ Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived; is_of_o
 for other kinds, too.
 Next: reports/plan.py; webhook/review/cel_validating.py sends the results that a scan
 cannot reproduce.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
 """
 

@@ -2,7 +2,6 @@
 
 Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelSource. Next:
 program/cel_sources.py, which has the kinds; plan.py; program/cel_policies/plan.py.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
 compiler/cel_kinds/index.py.
 

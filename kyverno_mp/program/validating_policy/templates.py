@@ -2,7 +2,6 @@
 
 Room: program. Takes: Facts of a request for an object of any kind. Gives: ``of_pods``,
 the result for all its templates. Next: evaluate.py, program/image_policies/evaluate.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/v1.19 12; Kyverno pkg/cel/autogen/extract, evaluateExtracted in
 pkg/cel/policies/vpol/engine/engine.go at v1.19.1.
 

@@ -3,7 +3,6 @@
 Room: reports. Takes: the policies of one generation. Gives: image_plan_of,
 with_images, is_scanned_rule. Next: reports/scan/image_lane.py follows the plan,
 reports/scan/images.py evaluates the same rules.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/behaviour/images 2.1, 8; Kyverno
 pkg/controllers/report/utils/scanner.go.
 

@@ -1,8 +1,7 @@
 """Scan existing objects for changes that MutatingPolicies would still make.
 
 Room: reports. Takes: the segment of MutatingPolicies. Gives: MUTATING_SCAN, and
-functions for the plan. Next: reports/scan/evaluator.py, reports/plan.py. May touch:
-nothing outside its arguments.
+functions for the plan. Next: reports/scan/evaluator.py, reports/plan.py.
 Source: docs/behaviour/cel 10.1 (background report); docs/behaviour/controllers 6.4.
 """
 

@@ -1,7 +1,7 @@
 """Define the dependencies of the reports pool.
 
 Room: reports. Takes: nothing. Gives: ReportsDependencies, and the Protocols of its
-parts. Next: reports/start.py. May touch: nothing.
+parts. Next: reports/start.py.
 Source: docs/architecture.md 2; docs/behaviour/controllers 6.
 """
 

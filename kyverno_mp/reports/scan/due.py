@@ -1,8 +1,7 @@
 """Track which objects of a resource to evaluate again, and by which policies.
 
 Room: reports. Takes: the rules that may match the resource, the changes. Gives:
-Scanned. Next: reports/scan/coordinator.py lists the due objects. May touch: nothing
-outside its arguments.
+Scanned. Next: reports/scan/coordinator.py lists the due objects.
 Source: docs/pools.md 4.
 
 A changed policy only makes its own rows outdated, so objects are evaluated by this

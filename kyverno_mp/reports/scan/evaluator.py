@@ -3,7 +3,8 @@
 Room: reports. Takes: batches, the policies and data that the leader of the pod
 publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. Next:
 process/roles/reports.py. May touch: the cluster data through program/ports.py; the log.
-Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
+Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5;
+docs/pools.md 1; docs/reports.md (scans).
 
 An object is evaluated as if an unknown user created it. The rules are linked once per
 generation and kind; nothing else is cached.
@@ -12,7 +13,9 @@ generation and kind; nothing else is cached.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Final
 
@@ -26,7 +29,11 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.limits import REPORTS_OBJECT_S_MAX
+from kyverno_mp.limits import (
+    REPORTS_BATCH_EVALUATED_S_MAX,
+    REPORTS_BATCH_SHARE_S_MAX,
+    REPORTS_OBJECT_S_MAX,
+)
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -36,7 +43,6 @@ from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.policies.admission_rules import AdmissionRules
 from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
 from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
-from kyverno_mp.reports.scan.batch_time import BatchTime
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.reads import NotedReads
@@ -52,6 +58,39 @@ BEHIND: Final = "the evaluator does not have the newest policies yet"
 POSTPONED: Final = "earlier objects of the batch take too long"
 STATUSES: Final = {"warn": "warning"}
 """Words of the settings that differ from the statuses of results."""
+
+
+class BatchTime:
+    """The time that each namespace has used of a batch; one thread uses it.
+
+    The rules of one namespace can wait for servers that do not answer. Its remaining
+    objects are then postponed, so that the other objects of the batch are evaluated,
+    and the batch is answered before its evaluator counts as dead.
+    """
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        """Begin with a batch; ``now_ns``: the monotonic time."""
+        self._now_ns = now_ns
+        self._begun_ns = now_ns()
+        self._used_ns: Counter[str] = Counter()
+
+    def is_over(self, namespace: str) -> bool:
+        """Return whether the objects of a namespace are postponed."""
+        passed_ns = self._now_ns() - self._begun_ns
+        used_ns = self._used_ns[namespace]
+        return (
+            passed_ns >= REPORTS_BATCH_EVALUATED_S_MAX * 10**9
+            or used_ns >= REPORTS_BATCH_SHARE_S_MAX * 10**9
+        )
+
+    @contextmanager
+    def used_by(self, namespace: str) -> Iterator[None]:
+        """Add the time of the block to a namespace's."""
+        begun_ns = self._now_ns()
+        try:
+            yield
+        finally:
+            self._used_ns[namespace] += self._now_ns() - begun_ns
 
 
 class BatchEvaluator:

@@ -3,7 +3,6 @@
 Room: values. Takes: strings such as ``1h30m``. Gives: nanoseconds as int, and Go's
 text.
 Next: expr (arithmetic and time functions), expr/pattern, expr/conditions.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's time.ParseDuration and Duration.String.
 """
 

@@ -1,7 +1,7 @@
 """Parse IP addresses like Go's net/netip.
 
 Room: values. Takes: strings. Gives: Address, parse_address. Next: values/go/gourl.py,
-expr/cel/functions/network.py. May touch: nothing outside its arguments.
+expr/cel/functions/network.py.
 Source: Go 1.26 net/netip (ParseAddr); docs/behaviour/cel 11.
 """
 

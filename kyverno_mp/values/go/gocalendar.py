@@ -1,8 +1,7 @@
 """Count days of the proleptic Gregorian calendar.
 
 Room: values. Takes: year, month, day. Gives: days since 0000-01-01, and back. Next:
-values/go/gotime.py, values/go/gotime_parse.py. May touch: nothing outside its
-arguments.
+values/go/gotime.py, values/go/gotime_parse.py.
 Source: Go's package time.
 """
 

@@ -2,7 +2,7 @@
 
 Room: values. Takes: texts. Gives: parse_float, without_underscores. Next:
 expr/conditions/numbers.py, expr/pattern/leaf.py,
-expr/jmespath/functions/numbers.py. May touch: nothing.
+expr/jmespath/functions/numbers.py.
 Source: GO: strconv readFloat, special, underscoreOK.
 """
 

@@ -2,7 +2,6 @@
 
 Room: values. Takes: JSON text. Gives: Json, or JsonInvalid with Go's text.
 Next: expr/jmespath (literals, parse_json), program/context.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.2, 9.1; Go's encoding/json scanner.
 """
 

@@ -2,7 +2,6 @@
 
 Room: values. Takes: Json. Gives: strings that equal the Go program's byte for byte.
 Next: expr (conversions, error messages), expr/conditions, program (messages).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's fmt, strconv and encoding/json.
 """
 

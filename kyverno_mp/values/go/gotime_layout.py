@@ -1,7 +1,7 @@
 """Split Go's time layouts into their elements.
 
 Room: values. Takes: a layout such as ``2006-01-02 15:04``. Gives: split_layout. Next:
-values/go/gotime_parse.py. May touch: nothing outside its arguments.
+values/go/gotime_parse.py.
 Source: Go's package time (format.go, nextStdChunk); docs/behaviour/engine 9.2.
 """
 

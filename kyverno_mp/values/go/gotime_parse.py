@@ -1,7 +1,7 @@
 """Parse times by Go layouts.
 
 Room: values. Takes: strings and Go layouts. Gives: GoTime. Next: expr/jmespath and
-expr/cel (time functions), values/ttl.py. May touch: nothing outside its arguments.
+expr/cel (time functions), values/ttl.py.
 Source: docs/behaviour/engine 9.2 (time_*); Go's package time (format.go).
 """
 

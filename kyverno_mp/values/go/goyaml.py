@@ -2,7 +2,6 @@
 
 Room: values. Takes: {policy: {rule: message}}. Gives: YAML text with Go's key order,
 scalar styles and folding at 80 columns. Next: admission.denial.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.8; yaml.v2 encode.go, resolve.go, sorter.go and
 emitterc.go, whose output tests compare byte for byte.
 """

@@ -1,7 +1,7 @@
 """Read plain YAML scalars as integers like Go's yaml.v2.
 
 Room: values. Takes: texts. Gives: yaml_int. Next: policy/reading/yaml_scalar.py,
-expr/jmespath/yaml_text.py. May touch: nothing.
+expr/jmespath/yaml_text.py.
 Source: GO: goyaml.v2 resolve.go; strconv ParseInt, ParseUint with base 0.
 """
 

@@ -3,7 +3,6 @@
 Room: values. Takes: the template of a path in a namespace. Gives: FixedPath, or None if
 the resource is known only at run time. Next: policy/checks/author.py (permissions of
 the author), program/context/api_call.py (keeps variables within their segments).
-May touch: nothing outside its arguments.
 Source: Kubernetes API paths ``/api/v1/namespaces/<ns>/<resource>[/<name>[/<sub>]]``.
 """
 

@@ -1,7 +1,7 @@
 """List the kinds that every cluster with Kyverno has: names, scope, subresources.
 
 Room: values. Takes: nothing. Gives: ApiResource, BUILT_IN. Next: policy/ports.py, for
-use without a cluster. May touch: nothing outside its arguments.
+use without a cluster.
 Source: Kubernetes 1.34 discovery (preferred versions), docs/behaviour/controllers 1.1.
 """
 

@@ -2,7 +2,6 @@
 
 Room: values. Takes: an object. Gives: a number, as an estimate of the work.
 Next: program/context/rule_context, program/bodies/pod_security.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Say which commands grant a component's account a permission.
 
 Room: values. Takes: a component, a resource, verbs. Gives: ``grant_commands``. Next:
-kube/rights.py and webhook/ttl_review.py show them to the user. May touch: nothing.
+kube/rights.py and webhook/ttl_review.py show them to the user.
 Source: Kubernetes RBAC (aggregated ClusterRoles); deploy/parts.
 """
 

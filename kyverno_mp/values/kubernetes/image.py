@@ -3,7 +3,6 @@
 Room: values. Takes: reference strings, resources as JSON. Gives: ImageInfo, and the
 value of the ``images`` variable. Next: program/context/rule_context,
 program/pod_security.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.8; the grammar is github.com/distribution/reference's.
 """
 

@@ -2,8 +2,7 @@
 
 Room: values. Takes: references and wildcard patterns. Gives: ``same_host``,
 ``is_image_like``. Next: program/images/selection.py,
-program/image_policies/references.py, program/pod_security/exclude.py. May touch:
-nothing outside its arguments.
+program/image_policies/references.py, program/pod_security/exclude.py.
 Source: docs/differences.md (upstream compares the written text).
 """
 

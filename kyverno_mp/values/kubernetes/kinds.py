@@ -2,7 +2,7 @@
 
 Room: values. Takes: the text of a kind selector. Gives: (group, version, kind,
 subresource), each a wildcard pattern. Next: compiler/rules/match,
-program/matching/filters, settings. May touch: nothing outside its arguments.
+program/matching/filters, settings.
 Source: docs/behaviour/engine 1.3.
 """
 

@@ -3,7 +3,6 @@
 Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents listed there.
 Gives: Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
 values/typed/custom.py (merges), egress/schemas.py (requests).
-May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
 Only the parts that define the type of a field are kept, because most of a document is

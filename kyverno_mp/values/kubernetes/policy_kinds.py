@@ -2,9 +2,8 @@
 
 Room: values. Takes: nothing. Gives: POLICY_KINDS and its rows, POLICY_EXCEPTIONS.
 Next: kube/policy_resources.py (their resources), policy/cel_kinds/served.py (their
-documents), leader/documents/in_cel.py (their compilation),
+documents), compiler/cel_kinds/kinds.py (their compilation),
 snapshot/cel_segments.py (their records).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 9; docs/behaviour/controllers 1.1, 1.6, 3.1.
 
 A row has what is plain data. What a kind does stands where it is done, keyed by the
@@ -50,6 +49,10 @@ class ReviewPath(NamedTuple):
         return f"n{self.webhook}"
 
 
+FUNCTIONS: Final = frozenset({"certificates", "users"})
+"""The parts of Kyverno's CEL functions that most kinds have."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
     """A kind of policies for the whole cluster, and its twin for one namespace."""
@@ -70,6 +73,9 @@ class PolicyKind:
     """Whether it has the evaluation mode JSON."""
     native: str = ""
     """The API server's own kind of policies that can replace it."""
+    functions: frozenset[str] = FUNCTIONS
+    """The parts of Kyverno's CEL functions that not all kinds have
+    (expr/cel/catalogue.py)."""
 
     @property
     def name(self) -> str:
@@ -156,6 +162,7 @@ MUTATING_POLICY: Final = PolicyKind(
     # KYVERNO: the name of this mutating webhook contains ``validate``, too.
     mutating=ReviewPath("mpol.validate.kyverno.svc", "/mpol", "/nmpol-keys"),
     native="MutatingAdmissionPolicy",
+    functions=FUNCTIONS | {"generators", "patches"},
 )
 IMAGE_VALIDATING_POLICY: Final = PolicyKind(
     *_twins("ImageValidatingPolicy"),
@@ -170,6 +177,7 @@ IMAGE_VALIDATING_POLICY: Final = PolicyKind(
         "ivpol.mutate.kyverno.svc", "/ivpol/mutate", "/nivpol-mutate-keys"
     ),
     judges_payloads=True,
+    functions=frozenset({"users", "verification"}),
 )
 GENERATING_POLICY: Final = PolicyKind(
     *_twins("GeneratingPolicy"),
@@ -178,8 +186,11 @@ GENERATING_POLICY: Final = PolicyKind(
     segment="generating",
     source="KyvernoGeneratingPolicy",
     validating=ReviewPath("gpol.validate.kyverno.svc", "/gpol", "/ngpol-keys"),
+    functions=frozenset({"certificates", "generators"}),
 )
-DELETING_POLICY: Final = PolicyKind(*_twins("DeletingPolicy"), short="dpol")
+DELETING_POLICY: Final = PolicyKind(
+    *_twins("DeletingPolicy"), short="dpol", functions=frozenset({"certificates"})
+)
 
 IN_CEL: Final = {CLEANUP_POLICY.name: DELETING_POLICY}
 """The row in CEL whose policies can do all that those of a row do."""
@@ -194,6 +205,10 @@ POLICY_KINDS: Final = (
     DELETING_POLICY,
 )
 """The order is that of upstream's webhook rules for these kinds."""
+ROW_OF: Final[Mapping[str, PolicyKind]] = {
+    name: row for row in POLICY_KINDS for name in row.names
+}
+"""The row of each kind."""
 CEL_POLICY_KINDS: Final = tuple(row for row in POLICY_KINDS if row.is_in_cel)
 REVIEWED_CEL_KINDS: Final = tuple(row for row in CEL_POLICY_KINDS if row.segment)
 """Those that reviews evaluate; a pool reads the others itself."""
@@ -225,3 +240,9 @@ CEL_POLICY_EXCEPTION: Final = StoredKind(
     _CEL_VERSIONS,
     namespaced=True,
 )
+
+
+def rule_type_of(kind: str) -> str:
+    """Return the type of the results of a kind's policies, "" if it has none."""
+    row = ROW_OF.get(kind)
+    return "" if row is None else row.rule_type

@@ -2,7 +2,6 @@
 
 Room: values. Takes: strings such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
 Quantity values that keep their format. Next: expr, expr/pattern, expr/conditions.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3, 9.3; Kubernetes' resource.Quantity.
 """
 

@@ -3,7 +3,6 @@
 Room: values. Takes: labels and terms of a selector. Gives: the error message of an
 invalid selector, and a closure that evaluates a map of labels.
 Next: compiler/rules/match (errors), program/matching/match (closures).
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.5; Kubernetes apimachinery labels.NewRequirement.
 """
 

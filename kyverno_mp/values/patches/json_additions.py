@@ -2,7 +2,6 @@
 
 Room: values. Takes: operations, linked once; an object. Gives: the patched object,
 which shares unchanged parts with the old object. Next: program/mutate/json6902.
-May touch: nothing outside its arguments.
 Source: as values/patches/json_patch; a test verifies that all results are equal.
 
 PERF: a path is split once, and a container is copied once for all operations.

@@ -1,7 +1,7 @@
 """Compute a small RFC 6902 patch that turns one JSON value into another.
 
 Room: values. Takes: two values. Gives: operations (add, remove, replace).
-Next: program/mutation. May touch: nothing outside its arguments.
+Next: program/mutation.
 Source: RFC 6902, 6901; docs/behaviour/engine 7.7.
 """
 

@@ -1,7 +1,7 @@
 """Compare JSON values as their JSON text.
 
 Room: values. Takes: two values. Gives: bool. Next: values/patches/json_diff,
-strategic_merge, json_patch. May touch: nothing outside its arguments. ``1`` and ``1.0``
+strategic_merge, json_patch. ``1`` and ``1.0``
 are equal because Go writes both as ``1``; ``1`` and ``true`` differ.
 """
 

@@ -2,7 +2,6 @@
 
 Room: values. Takes: operations, an object. Gives: the patched object, which shares
 unchanged parts with the old object. Next: program/mutate.
-May touch: nothing outside its arguments.
 Source: RFC 6902; docs/behaviour/engine 7.4; messages as in evanphx/json-patch v5.9.
 
 Options: negative indices count from the end, removing a missing value is not an error,

@@ -1,7 +1,7 @@
 """Resolve JSON pointers, and change a copy of the containers on the path.
 
 Room: values. Takes: pointers, values. Gives: paths through containers.
-Next: values/patches/json_patch. May touch: nothing outside its arguments.
+Next: values/patches/json_patch.
 Source: RFC 6901; messages as in evanphx/json-patch v5.9.
 """
 

@@ -1,7 +1,7 @@
 """Define which lists of built-in kinds a strategic merge patch merges, by which keys.
 
 Room: values. Takes: apiVersion and kind. Gives: Shape, None for all other kinds.
-Next: values/patches/strategic_merge. May touch: nothing outside its arguments.
+Next: values/patches/strategic_merge.
 Source: Kubernetes API types, release 1.21 (patchStrategy, patchMergeKey, listMapKey):
 KYVERNO: kustomize embeds the schema of that release, so lists of newer kinds, e.g.
 autoscaling/v2, are replaced like those of custom resources (docs/behaviour/engine 7.3).

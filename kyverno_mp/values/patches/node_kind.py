@@ -2,7 +2,6 @@
 
 Room: values. Takes: the expected kind, the actual value. Gives: ExpressionFailed.
 Next: strategic_merge, merge_list, program/mutate/anchors.
-May touch: nothing outside its arguments.
 Source: kustomize kyaml yaml/rnode.go (ErrorIfInvalid); the real program's messages.
 """
 

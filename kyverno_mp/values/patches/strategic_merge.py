@@ -2,7 +2,6 @@
 
 Room: values. Takes: an object, a patch without anchors. Gives: the merged object, which
 shares all unchanged parts with the original. Next: program/mutate.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7.3; kyaml v0.21.1 (merge2, walk) with new list elements
 in front.
 

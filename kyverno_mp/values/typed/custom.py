@@ -2,8 +2,7 @@
 
 Room: values. Takes: schemas of an OpenAPI document of the API server, or a
 CustomResourceDefinition. Gives: Schemas, with the built-in types and the kind's types.
-Next: merge.py; egress/types.py reads documents. May touch: nothing outside its
-arguments.
+Next: merge.py; egress/types.py reads documents.
 Source: kube-openapi schemaconv/{openapi,smd}.go (lists by x-kubernetes-list-type, maps
 by x-kubernetes-map-type, x-kubernetes-preserve-unknown-fields).
 """

@@ -1,7 +1,7 @@
 """Merge an apply configuration with an object, by the types of its kind.
 
 Room: values. Takes: an object, a patch, Schemas. Gives: the merged object. Next:
-program/cel_policies/configure.py. May touch: nothing outside its arguments;
+program/cel_policies/mutate.py. May touch: nothing outside its arguments;
 unchanged parts are shared.
 Source: structured-merge-diff v6 typed/{validate,merge}.go; k8s apiserver,
 admission/plugin/policy/mutating/patch/smd.go; docs/behaviour/cel 10.1.

@@ -1,7 +1,7 @@
 """Assemble the data that rules of a worker read: shared segments, live calls, images.
 
 Room: webhook. Takes: the shared cluster data, the live ports, the registry ports.
-Gives: ClusterData. Next: program/ports.py. May touch: nothing outside its arguments.
+Gives: ClusterData. Next: program/ports.py.
 Source: docs/architecture.md 3 (shared data segments).
 """
 

@@ -1,6 +1,6 @@
 """Follow the ClusterPolicies and Policies of the snapshot; link their hot rules early.
 
-Room: webhook. Takes: the snapshot's files, an Engine. Gives: FollowedClusterPolicies.
+Room: webhook. Takes: the snapshot's files, an Engine. Gives: FollowedRules.
 Next: webhook/start.py. May touch: maps files of the runtime folder.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
 """
@@ -30,7 +30,7 @@ from kyverno_mp.webhook.collector import Collector
 
 
 @dataclass(frozen=True, slots=True)
-class LinkedClusterPolicies:
+class LinkedRules:
     """One generation of policies, with its planners."""
 
     segment: PolicySegment
@@ -54,7 +54,7 @@ class Context(NamedTuple):
     """Called when the rules are replaced."""
 
 
-class FollowedClusterPolicies:
+class FollowedRules:
     """The policies, which ``aside.defer``'s thread attaches."""
 
     def __init__(
@@ -69,7 +69,7 @@ class FollowedClusterPolicies:
         self._is_whole = is_whole
         self._aside = aside
         self._asked: set[str] = set()
-        self.follower: Follower[LinkedClusterPolicies] = files.follow(
+        self.follower: Follower[LinkedRules] = files.follow(
             POLICIES, self._link, aside.defer
         )
 
@@ -98,9 +98,7 @@ class FollowedClusterPolicies:
         """Return whether a policy exists, or existed at the last request for it."""
         return knows_or_waits(self.follower, self._aside, self._asked, key)
 
-    def _link(
-        self, segment: Segment, previous: LinkedClusterPolicies | None
-    ) -> LinkedClusterPolicies:
+    def _link(self, segment: Segment, previous: LinkedRules | None) -> LinkedRules:
         context = self._context
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(
@@ -111,7 +109,7 @@ class FollowedClusterPolicies:
         if context.ahead.link((source, mutating), before):
             self._aside.defer(self.link_rest)
         context.forget_bundle_keys()
-        return LinkedClusterPolicies(
+        return LinkedRules(
             policies,
             source,
             mutating,

@@ -1,7 +1,7 @@
 """Collect the counts of a worker's threads; write them to its metric page.
 
 Room: webhook. Takes: the metric page, the operator's metric options. Gives: Counts.
-Next: webhook/start.py. May touch: nothing outside its arguments.
+Next: webhook/start.py.
 Source: docs/metrics.md.
 
 A page has one writer, the thread of the event loop. Other threads add to tallies.

@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: a LinkContext, a segment of the snapshot. Gives: a Linked
 generation, and LINKS. Next: followed, webhook/start.py, which follows each row.
-May touch: nothing outside its arguments.
 Source: docs/architecture.md 3.
 """
 

@@ -1,7 +1,6 @@
 """The paths that a worker shares with other processes.
 
 Room: webhook. Takes: nothing. Gives: Places. Next: webhook/start.py.
-May touch: nothing.
 Source: docs/architecture.md 2.
 """
 

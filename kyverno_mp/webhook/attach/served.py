@@ -1,7 +1,7 @@
 """Compute which generation of policies a worker serves with all that belongs to it.
 
 Room: webhook. Takes: the control page, the generations in use. Gives: ServedPolicies.
-Next: webhook/start.py reports it. May touch: nothing outside its arguments.
+Next: webhook/start.py reports it.
 Source: docs/architecture.md 3 (generations); leader/policy_segments.py.
 
 The leader publishes the policies in CEL first and the others last, and the generation

@@ -1,8 +1,8 @@
 """Read how far the gradual enforcement of each policy has come in one worker.
 
 Room: webhook. Takes: the follower of the segment ``rollouts``. Gives: Standings for
-webhook/review/gradual.py. Next: webhook/start.py wires it. May touch: nothing outside
-its arguments. Source: docs/gradual-enforcement.md.
+webhook/review/gradual.py. Next: webhook/start.py wires it.
+Source: docs/gradual-enforcement.md.
 """
 
 from typing import Final

@@ -1,8 +1,7 @@
 """Convert the policy responses of one review into records for the leader.
 
 Room: webhook. Takes: a Request and its PolicyResponses. Gives: queues.records.
-Next: sink writes them to this worker's journal. May touch: nothing outside its
-arguments.
+Next: sink writes them to this worker's journal.
 Source: docs/behaviour/controllers 9.1 (which responses make events), 2.7 (merged by
 policy).
 
@@ -19,12 +18,11 @@ from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.records import ObjectRecord, PolicyRecord, RuleRecord
 from kyverno_mp.telemetry.families import OVERFLOW
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 WithMessages = Callable[[PolicyResponse], PolicyResponse]
 """Adds the results of the rules that the fast program evaluated."""
 _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
-_MUTATING: Final = MUTATING_POLICY.names
 _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
 
@@ -162,7 +160,7 @@ def _policy(response: PolicyResponse, rules: tuple[RuleRecord, ...]) -> PolicyRe
     types = {rule_type for _, rule_type, _ in policy.rule_actions}
     mutates = "mutate" in types and not types & _MADE_BY_HAND
     # A policy in CEL has no rules.
-    mutates = mutates or policy.kind in _MUTATING
+    mutates = mutates or rule_type_of(policy.kind) == "mutate"
     return PolicyRecord(
         policy.kind, policy.name, policy.namespace, policy.uid, mutates, rules
     )

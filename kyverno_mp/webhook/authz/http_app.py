@@ -1,8 +1,7 @@
 """Answer a proxy's requests for authorization over HTTP.
 
 Room: webhook. Takes: requests to ``POST /``. Gives: a Falcon app. Next: deciding.py;
-webhook/http/protocol.py passes it the requests. May touch: nothing outside its
-arguments.
+webhook/http/protocol.py passes it the requests.
 Source: docs/behaviour/cel 15.8; RFC 9110.
 
 SAFETY: a proxy lets a request through if the status of the answer is 2xx. So nothing

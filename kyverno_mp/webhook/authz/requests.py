@@ -1,8 +1,7 @@
 """Read the HTTP request to judge: the request itself, or one in wire form in its body.
 
 Room: webhook. Takes: method, target, headers and body, or the bytes of a request.
-Gives: an http.CheckRequest. Next: http_app.py. May touch: nothing outside its
-arguments.
+Gives: an http.CheckRequest. Next: http_app.py.
 Source: docs/behaviour/cel 15.2, 15.8; Go's net/http ReadRequest and net/url.
 """
 

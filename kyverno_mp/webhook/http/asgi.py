@@ -1,7 +1,7 @@
 """Call an ASGI app with a complete request, and collect its response.
 
 Room: webhook. Takes: method, path, headers, body. Gives: status, headers, body.
-Next: protocol. May touch: nothing outside its arguments.
+Next: protocol.
 Source: ASGI 3.0, HTTP connection scope. This serves only rare requests (health, wrong
 paths), with Falcon's routing and error responses.
 """

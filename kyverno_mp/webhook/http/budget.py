@@ -1,8 +1,7 @@
 """Bound the total bytes that the connections of one worker hold.
 
 Room: webhook. Takes: the bytes of each connection. Gives: calls of ``evict`` on the
-oldest unfinished holder. Next: connections, protocol. May touch: nothing outside its
-arguments.
+oldest unfinished holder. Next: connections, protocol.
 """
 
 from typing import Protocol

@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: settings, the path of a request, the certificate of its
 connection, the segment ``callers``. Gives: CallerCheck. Next: protocol.
-May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller).
 
 Everybody in the cluster may reach the port. A review that the API server did not send

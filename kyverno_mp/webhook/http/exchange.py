@@ -1,7 +1,6 @@
 """Represent one HTTP request until its answer, and build response heads.
 
 Room: webhook. Takes: output of the parser. Gives: Exchange, heads. Next: protocol.
-May touch: nothing outside its arguments.
 Source: RFC 9112.
 """
 

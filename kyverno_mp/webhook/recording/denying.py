@@ -1,7 +1,7 @@
 """Decide which policies of a denied review deny it.
 
 Room: webhook. Takes: a PolicyResponse. Gives: denies. Next: recorder.py,
-cli/replay/verdicts.py. May touch: nothing outside its arguments.
+cli/replay/verdicts.py.
 Source: docs/behaviour/controllers 2.7; docs/replay.md (the format).
 
 A recording and its replay share this decision, so they name the same policies.
@@ -9,7 +9,7 @@ A recording and its replay share this decision, so they name the same policies.
 
 from kyverno_mp.admission.denial import blocks
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 
 def denies(response: PolicyResponse) -> bool:
@@ -18,7 +18,7 @@ def denies(response: PolicyResponse) -> bool:
     The action of a ValidatingPolicy also applies to the errors of its expressions; for
     all other policies, failurePolicy decides about errors.
     """
-    if response.policy.kind in VALIDATING_POLICY.names:
+    if rule_type_of(response.policy.kind) == "validate":
         return response.action == "Enforce" and (
             response.failed() or response.errored()
         )

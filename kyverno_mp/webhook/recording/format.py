@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: nothing. Gives: Header, Line and their codecs, for files.py,
 which writes them, and for cli/replay, which reads them. Next: files.py.
-May touch: nothing outside its arguments.
 Source: docs/replay.md (the format).
 
 A reader rejects other versions. A field can be added without a new version; a field

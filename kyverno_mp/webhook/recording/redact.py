@@ -3,7 +3,6 @@
 Room: webhook. Takes: the settings KYVERNO_MP_RECORD_REDACT and KYVERNO_MP_RECORD_PLAIN,
 reviews and patches. Gives: copies without these values, and pointers to the removed
 values. Next: recorder.py.
-May touch: nothing outside its arguments.
 Source: docs/replay.md (what is not stored).
 
 SAFETY: values are replaced before a review is serialized; field names stay. Tokens and

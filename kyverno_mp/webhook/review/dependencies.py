@@ -1,7 +1,7 @@
 """Define the dependencies of the review service.
 
 Room: webhook. Takes: the objects that wire creates. Gives: Dependencies. Next: service,
-review. May touch: nothing.
+review.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,6 @@
 """Combine the configured exclusions into one check.
 
 Room: webhook. Takes: the strings of the settings. Gives: ports.Filters. Next: service.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.3; docs/behaviour/engine 1.8.
 """
 

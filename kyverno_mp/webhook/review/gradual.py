@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: the standing of each policy, responses that would deny. Gives: the
 responses and verdicts in force. Next: admission/denial.py decides.
-May touch: nothing outside its arguments. Source: docs/gradual-enforcement.md.
+Source: docs/gradual-enforcement.md.
 
 PERF: only a request that a policy with a rollout would deny comes here.
 """

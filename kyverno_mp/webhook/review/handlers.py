@@ -2,25 +2,18 @@
 
 Room: webhook. Takes: the planners of the snapshot in force. Gives: Handlers, by the
 first segment of their paths. Next: service chooses one for each review.
-May touch: nothing.
 
-A new kind of webhook needs a module with its Handler in this package, a row here, and
-its name in webhook/route.py.
+The kinds in CEL have the paths of their rows in the table of kinds; a new type of
+results needs a module with its Handler in this package, and a row here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kyverno_mp.program.image_policies.plan import DigestPlanner
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-    PolicyKind,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS, PolicyKind
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.cel_generating import CelGeneratingHandler
 from kyverno_mp.webhook.review.cel_mutating import CelMutatingHandler
@@ -32,20 +25,7 @@ from kyverno_mp.webhook.review.cel_validating import (
 from kyverno_mp.webhook.review.mutating import MutatingHandler
 from kyverno_mp.webhook.review.review import Handler
 from kyverno_mp.webhook.review.validating import ValidatingHandler
-from kyverno_mp.webhook.route import (
-    GPOL,
-    IVPOL,
-    IVPOL_MUTATE,
-    MPOL,
-    MUTATE,
-    NGPOL,
-    NIVPOL,
-    NIVPOL_MUTATE,
-    NMPOL,
-    NVPOL,
-    VALIDATE,
-    VPOL,
-)
+from kyverno_mp.webhook.route import MUTATE, VALIDATE, webhooks_of
 
 Handlers = Mapping[str, Handler[Any]]
 CelPlanners: TypeAlias = Mapping[PolicyKind, Callable[[], Any]]
@@ -63,18 +43,25 @@ class _InCel(NamedTuple):
     """What plans instead of the kind's planner."""
 
 
-_IN_CEL: Final = (
-    _InCel((VPOL, NVPOL), VALIDATING_POLICY, CelValidatingHandler),
-    _InCel((MPOL, NMPOL), MUTATING_POLICY, CelMutatingHandler),
-    _InCel((GPOL, NGPOL), GENERATING_POLICY, CelGeneratingHandler),
-    _InCel((IVPOL, NIVPOL), IMAGE_VALIDATING_POLICY, CelValidatingHandler),
-    _InCel(
-        (IVPOL_MUTATE, NIVPOL_MUTATE),
-        IMAGE_VALIDATING_POLICY,
-        DigestHandler,
-        DigestPlanner,
-    ),
-)
+_OF_TYPE: Final[Mapping[str, Callable[[Plans[Any]], Handler[Any]]]] = {
+    "validate": CelValidatingHandler,
+    "mutate": CelMutatingHandler,
+    "generate": CelGeneratingHandler,
+    "verifyImages": CelValidatingHandler,
+}
+"""The handler of the kinds with this type of results."""
+
+
+def _rows() -> Iterator[_InCel]:
+    for kind in REVIEWED_CEL_KINDS:
+        first, *second = filter(None, (kind.validating, kind.mutating))
+        yield _InCel(webhooks_of(first), kind, _OF_TYPE[kind.rule_type])
+        for review in second:
+            # A kind that validates has a second webhook to replace tags by digests.
+            yield _InCel(webhooks_of(review), kind, DigestHandler, DigestPlanner)
+
+
+_IN_CEL: Final = tuple(_rows())
 _NO_PLANNERS: Final[CelPlanners] = {}
 
 

@@ -1,7 +1,7 @@
 """Create plans from the snapshot in force.
 
 Room: webhook. Takes: a function for the newest Planner. Gives: ports.Plans, for
-validation and for mutation. Next: handlers. May touch: nothing outside its arguments.
+validation and for mutation. Next: handlers.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Protect the objects that Kyverno manages from changes by other users.
 
 Room: webhook. Takes: our namespace, a Request. Gives: whether the request is denied.
-Next: service. May touch: nothing outside its arguments.
+Next: service.
 Source: docs/behaviour/controllers 2.4; Kyverno pkg/webhooks/handlers/protect.go.
 """
 

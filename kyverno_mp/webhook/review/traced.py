@@ -2,7 +2,6 @@
 
 Room: webhook. Takes: a Trace, the review and what its policies decided. Gives: the
 trace's attributes. Next: telemetry/traces.py sends it.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 9.3.
 
 SAFETY: names of policies and rules, kind, operation, outcome, code; nothing else of the

@@ -10,8 +10,8 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.mutation import (
-    MutatingPolicy,
     Mutations,
+    PolicyMutations,
     begin,
     link_mutations,
     mutate_policy,
@@ -30,7 +30,7 @@ POD: dict[str, Any] = {
 LABELS = "metadata", "labels"
 
 
-def _policy(*mutates: dict[str, Any], name: str = "p", **spec: Any) -> MutatingPolicy:
+def _policy(*mutates: dict[str, Any], name: str = "p", **spec: Any) -> PolicyMutations:
     rules = []
     for number, mutate in enumerate(mutates):
         more = mutate.pop("rule", {})
@@ -73,7 +73,7 @@ def _engine(cluster_data: ClusterData | None = None) -> Engine:
     return Engine(cluster_data or ClusterData(), clock)
 
 
-def _run(*policies: MutatingPolicy, **changes: Any) -> Mutations:
+def _run(*policies: PolicyMutations, **changes: Any) -> Mutations:
     return mutate_request(policies, _engine().open(_request(**changes)))
 
 

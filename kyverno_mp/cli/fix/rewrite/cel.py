@@ -1,7 +1,7 @@
 """Move the expressions of a ``validate.cel`` rule.
 
 Room: cli. Takes: a rule. Gives: its expressions, variables and preconditions, and the
-copies of autogen as one. Next: policy.py. May touch: nothing outside its arguments.
+copies of autogen as one. Next: policy.py.
 Source: docs/behaviour/engine 2.2, 6.4; docs/behaviour/cel 6.
 
 Autogen writes a rule on Pods again for each path of a Pod in a controller. A variable

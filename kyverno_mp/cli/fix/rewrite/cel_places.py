@@ -1,7 +1,7 @@
 """Find the places of the object that CEL expressions read, and their values.
 
 Room: cli. Takes: expressions and variables. Gives: paths with the constants that the
-expressions compare. Next: inputs.py. May touch: nothing outside its arguments.
+expressions compare. Next: inputs.py.
 Source: the CEL language definition.
 """
 

@@ -2,7 +2,6 @@
 
 Room: cli. Takes: ``configMap`` and ``apiCall`` entries, the names of queries. Gives:
 the expression that reads, and the names of what is read. Next: variables.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.7; docs/behaviour/cel 12 (resource); Kubernetes API
 paths.
 

@@ -1,8 +1,7 @@
 """Rewrite conditions on queries as a CEL expression.
 
 Room: cli. Takes: ``any`` and ``all`` with conditions, the names of queries. Gives: an
-expression that is true if the conditions are met. Next: rules.py. May touch: nothing
-outside its arguments.
+expression that is true if the conditions are met. Next: rules.py.
 Source: docs/behaviour/engine 4; docs/behaviour/engine 3 (a query of a missing field is
 an error, as in CEL).
 """

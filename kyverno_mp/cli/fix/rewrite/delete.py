@@ -3,7 +3,6 @@
 Room: cli. Takes: a CleanupPolicy or ClusterCleanupPolicy. Gives: the document of a
 DeletingPolicy, or NotRewritten with the construct that has no equivalent. Next:
 deletion_proof.py compares both.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 7; docs/behaviour/cel 10.3, 12.
 
 A scheduled run sees stored objects, which have a name and the time of their creation.

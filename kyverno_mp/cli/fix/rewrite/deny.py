@@ -1,7 +1,7 @@
 """Rewrite deny conditions or preconditions as a CEL expression.
 
 Room: cli. Takes: ``any`` and ``all`` with conditions. Gives: an expression that is true
-if the conditions are met. Next: policy.py. May touch: nothing outside its arguments.
+if the conditions are met. Next: policy.py.
 Source: docs/behaviour/engine 4.
 
 Only comparisons with constant strings are rewritten, and only of the operation or of a

@@ -1,7 +1,7 @@
 """Rewrite ``foreach`` of a validate rule with the macro ``all``.
 
 Room: cli. Takes: entries of foreach. Gives: an expression that is true if the rule
-passes. Next: rules.py. May touch: nothing outside its arguments.
+passes. Next: rules.py.
 Source: docs/behaviour/engine 6.3.
 """
 

@@ -1,7 +1,7 @@
 """Answer the reads of both policies with the same generated objects.
 
 Room: cli. Takes: a ClusterPolicy's rules, a request. Gives: the ports for ConfigMaps,
-API calls and ``resource``. Next: proof.py. May touch: nothing outside its arguments.
+API calls and ``resource``. Next: proof.py.
 Source: docs/behaviour/engine 3.7; Kubernetes API paths and lists.
 
 What is read depends on the request and its number only, whichever policy reads first.

@@ -1,7 +1,7 @@
 """Rewrite the test whether texts are in a list that is known only at run time.
 
 Room: cli. Takes: a key or a list of keys, a list. Gives: an expression. Next:
-conditions.py. May touch: nothing outside its arguments.
+conditions.py.
 Source: docs/behaviour/engine 4.6.
 """
 

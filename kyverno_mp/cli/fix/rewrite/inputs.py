@@ -1,7 +1,7 @@
 """Generate requests from a policy's text, with passing, failing and odd objects.
 
 Room: cli. Takes: a ClusterPolicy, the resources it matches. Gives: AdmissionReviews as
-bytes. Next: proof.py. May touch: nothing outside its arguments.
+bytes. Next: proof.py.
 
 Values are taken from the policy (strings of patterns with and without operators and
 wildcards, numbers and their neighbours) and from every JSON type, also for the maps and

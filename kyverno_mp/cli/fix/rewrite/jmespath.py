@@ -1,7 +1,7 @@
 """Rewrite JMESPath queries as values that CEL can test.
 
 Room: cli. Takes: a query, the names it can use. Gives: a Value. Next:
-conditions.py, which tests it. May touch: nothing outside its arguments.
+conditions.py, which tests it.
 Source: docs/behaviour/engine 3, 9; expr/jmespath/link.py (a missing field is an error
 only where the whole query is a path; elsewhere it is null).
 """

@@ -1,7 +1,7 @@
 """Rewrite ``patchesJson6902`` as operations in CEL.
 
 Room: cli. Takes: the text of a patch, the object it changes. Gives: a Part. Next:
-mutate.py. May touch: nothing outside its arguments.
+mutate.py.
 Source: docs/behaviour/engine 7.4 (adding creates missing parents); docs/behaviour/cel
 10.1 (there it does not).
 """

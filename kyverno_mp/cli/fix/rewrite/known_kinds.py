@@ -1,8 +1,7 @@
 """Know the resources of custom kinds that policies often match.
 
 Room: cli. Takes: a kind selector. Gives: ApiResources of built-in kinds, of other
-versions of them, and of custom kinds. Next: match.py. May touch: nothing outside its
-arguments.
+versions of them, and of custom kinds. Next: match.py.
 Source: docs/behaviour/engine 1.3; the CustomResourceDefinitions of the projects named.
 
 A webhook matches resources (``ingressroutes``), a ClusterPolicy kinds. The name of a

@@ -1,7 +1,6 @@
 """Rewrite match and exclude as resource rules and a CEL expression.
 
-Room: cli. Takes: a rule. Gives: Matched. Next: policy.py. May touch: nothing outside
-its arguments.
+Room: cli. Takes: a rule. Gives: Matched. Next: policy.py.
 Source: docs/behaviour/engine 1; docs/behaviour/cel 3.
 """
 

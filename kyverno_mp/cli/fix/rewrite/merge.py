@@ -1,8 +1,7 @@
 """Rewrite ``patchStrategicMerge`` as an apply configuration and a JSON patch.
 
 Room: cli. Takes: a patch, the object it changes. Gives: conditions, the fields of the
-configuration, the operations. Next: mutate.py. May touch: nothing outside its
-arguments.
+configuration, the operations. Next: mutate.py.
 Source: docs/behaviour/engine 7.3; docs/behaviour/cel 10.1; Kubernetes' types.
 
 What an apply configuration cannot change (atomic maps and lists, deletions, values that

@@ -1,7 +1,6 @@
 """Rewrite the variables of a message as a messageExpression.
 
 Room: cli. Takes: a message. Gives: a message, or an expression. Next: rules.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.2; docs/behaviour/cel 6.
 """
 

@@ -3,7 +3,6 @@
 Room: cli. Takes: a ClusterPolicy whose rules mutate. Gives: the document of a
 MutatingPolicy, or NotRewritten with the construct that has no equivalent. Next:
 proof.py compares both.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 7; docs/behaviour/cel 10.1.
 
 A rule on Pods and its copies for controllers become mutations of one policy, each for

@@ -1,7 +1,7 @@
 """Write objects and lists in CEL, over several lines where a person would.
 
 Room: cli. Takes: JSON with variables, the names of queries. Gives: Parts, and their
-text. Next: merge.py, json_patches.py. May touch: nothing outside its arguments.
+text. Next: merge.py, json_patches.py.
 Source: docs/behaviour/cel 10.1, 11 (literals of one type only; others need dyn).
 """
 

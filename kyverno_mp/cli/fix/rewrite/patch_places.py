@@ -1,7 +1,7 @@
 """Find the places of the object that patches read and change, and their values.
 
 Room: cli. Takes: a mutate rule. Gives: paths with the patch's values for them. Next:
-inputs.py. May touch: nothing outside its arguments.
+inputs.py.
 Source: docs/behaviour/engine 7.
 """
 

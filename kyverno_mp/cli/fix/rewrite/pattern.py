@@ -1,8 +1,7 @@
 """Rewrite a pattern as a CEL expression.
 
 Room: cli. Takes: a parsed pattern. Gives: an expression that is true if the pattern
-passes, and false if it fails. Next: policy.py. May touch: nothing outside its
-arguments.
+passes, and false if it fails. Next: policy.py.
 Source: docs/behaviour/engine 5. Anchors that skip rules, ranges and durations raise
 NotRewritten with their name.
 """

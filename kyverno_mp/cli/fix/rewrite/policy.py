@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a ClusterPolicy. Gives: the document of the ValidatingPolicy, or
 NotRewritten with the construct that has no equivalent. Next: proof.py compares both.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
 
 A rule on Pods becomes one validation for Pods and all their controllers, also those for

@@ -1,7 +1,7 @@
 """Find the places of the object that JMESPath queries read, and their values.
 
 Room: cli. Takes: conditions, foreach entries. Gives: paths with the constants beside
-them. Next: inputs.py. May touch: nothing outside its arguments.
+them. Next: inputs.py.
 Source: docs/behaviour/engine 6.3, 9.1.
 """
 

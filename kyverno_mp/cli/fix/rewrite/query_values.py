@@ -1,7 +1,7 @@
 """Hold what a JMESPath query reads, as expressions.
 
 Room: cli. Gives: Typed, Stream, Code, Constant, Moment or Default, the values of a
-query. Next: jmespath.py, which makes them. May touch: nothing outside its arguments.
+query. Next: jmespath.py, which makes them.
 Source: docs/behaviour/engine 3, 9.
 
 A projection such as ``rules[].verbs[]`` is no list here, but nested loops, because CEL

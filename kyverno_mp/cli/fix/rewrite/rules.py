@@ -1,7 +1,6 @@
 """Rewrite one rule, with its copies for the controllers of Pods, as checks in CEL.
 
 Room: cli. Takes: a rule and its copies. Gives: Checks. Next: policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 6.
 """
 

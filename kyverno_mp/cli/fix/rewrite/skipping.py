@@ -1,7 +1,7 @@
 """Rewrite patterns with anchors ``(key)``, which skip what does not match.
 
 Room: cli. Takes: parsed patterns. Gives: an expression that is true if a pattern, or
-anyPattern, does not fail. Next: rules.py. May touch: nothing outside its arguments.
+anyPattern, does not fail. Next: rules.py.
 Source: docs/behaviour/engine 5.5, 5.6, 5.8.
 """
 

@@ -1,8 +1,7 @@
 """Generate stored objects from a clean-up policy's text.
 
 Room: cli. Takes: a clean-up policy, the resources it lists. Gives: objects as the API
-server stores them, and the namespaces that contain them. Next: deletion_proof.py. May
-touch: nothing outside its arguments.
+server stores them, and the namespaces that contain them. Next: deletion_proof.py.
 
 A policy deletes an object only if all its criteria hold. So objects that are selected
 or deleted are changed in one part each, which also reaches the last criterion.

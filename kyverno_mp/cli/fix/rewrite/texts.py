@@ -2,7 +2,7 @@
 
 Room: cli. Takes: values of a policy. Gives: CEL expressions; NotRewritten, raised for
 constructs without an equivalent.
-Next: pattern.py, match.py, deny.py. May touch: nothing outside its arguments.
+Next: pattern.py, match.py, deny.py.
 Source: docs/behaviour/cel 11, 12; RE2's syntax.
 """
 

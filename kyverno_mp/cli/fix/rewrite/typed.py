@@ -1,7 +1,7 @@
 """Know the types of an object's fields, and which fields are always present.
 
 Room: cli. Takes: resources. Gives: Typed values, whether a generated object conforms.
-Next: jmespath.py, inputs.py. May touch: nothing outside its arguments.
+Next: jmespath.py, inputs.py.
 Source: Kubernetes' types (values/typed/schema.py). The API server calls webhooks with
 objects of these types, so that a policy needs no tests for them.
 """

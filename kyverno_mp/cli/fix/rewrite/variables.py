@@ -1,7 +1,7 @@
 """Follow the variables of ``context``.
 
 Room: cli. Takes: context entries, the names of queries. Gives: the names with the
-entries. Next: rules.py, foreach.py. May touch: nothing outside its arguments.
+entries. Next: rules.py, foreach.py.
 Source: docs/behaviour/engine 3.7.
 """
 

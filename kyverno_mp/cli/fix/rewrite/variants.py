@@ -1,7 +1,6 @@
 """Make objects from the values of a policy: passing, failing, odd.
 
-Room: cli. Takes: Spots. Gives: objects. Next: inputs.py. May touch: nothing outside its
-arguments.
+Room: cli. Takes: Spots. Gives: objects. Next: inputs.py.
 """
 
 import random

@@ -1,7 +1,6 @@
 """Find conditions whose answer differs from that of Kyverno 1.18.
 
 Room: cli. Takes: a block with conditions as written. Gives: Concerns. Next: rules.
-May touch: nothing outside its arguments.
 Source: docs/differences.md (corrected); docs/behaviour/engine 4.
 
 A variable is judged by what its query can return: a comparison that the correction

@@ -1,7 +1,6 @@
 """Find JMESPath queries and variables whose answer differs from that of Kyverno 1.18.
 
 Room: cli. Takes: a block as written. Gives: Concerns. Next: rules.
-May touch: nothing outside its arguments.
 Source: docs/differences.md (corrected); docs/behaviour/engine 3.1, 9.2.
 """
 

@@ -1,7 +1,7 @@
 """Name what Kyverno 1.18 answers wrongly in a document, one code per correction.
 
 Room: cli. Takes: a decoded document of any kind. Gives: Concerns. Next:
-cli/lint/command, cli/explain/command. May touch: nothing outside its arguments.
+cli/lint/command, cli/explain/command.
 Source: docs/differences.md (corrected, with the upstream report).
 
 Only what the document really contains is named. Corrections of the command line alone
@@ -32,11 +32,8 @@ from kyverno_mp.cli.lint.corrected.rules import (
     NULL_LABEL,
     rule_concerns,
 )
-from kyverno_mp.policy.documents.cleanup_policy import (
-    CleanupPolicy,
-    ClusterCleanupPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 
 CORRECTED: Final = {
@@ -59,9 +56,9 @@ CORRECTED: Final = {
 
 def corrections(document: object) -> Iterator[Concern]:
     """Yield the corrections that change answers of the document, with their paths."""
-    if isinstance(document, ClusterPolicy | Policy):
+    if isinstance(document, AnyPolicy):
         yield from rule_concerns(document)
-    elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy | PolicyException):
+    elif isinstance(document, AnyCleanupPolicy | PolicyException):
         spec = document.spec.raw()
         yield from condition_concerns(spec, "spec")
         yield from query_concerns(spec, "spec")

@@ -1,7 +1,6 @@
 """Find parts of rules whose answer differs from that of Kyverno 1.18.
 
 Room: cli. Takes: decoded ClusterPolicies and Policies. Gives: Concerns. Next: report.
-May touch: nothing outside its arguments.
 Source: docs/differences.md (corrected); docs/behaviour/engine 5, 10.5.
 """
 

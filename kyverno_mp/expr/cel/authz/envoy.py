@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: SCHEMA, NUMBERS, OVERLOADS, REQUEST,
 RESPONSE, ``verdict_of``. Next: library.py, message_wire.py.
-May touch: nothing outside its arguments.
 Source: Envoy's envoy/service/auth/v3/{attribute_context,external_auth}.proto,
 envoy/config/core/v3/{address,base}.proto, google/rpc/status.proto;
 docs/behaviour/cel 15.3.

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: SCHEMA, OVERLOADS, REQUEST, RESPONSE,
 SENT, ``verdict_of``, ``http_request``, ``request_of``. Next: library.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.2; Go's net/textproto (canonical names of headers).
 """
 

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: the mode. Gives: Mode, ``mode_of``. Next:
 compiler/cel_kinds/authorization.py, program/authorization.py.
-May touch: nothing outside its arguments. Source: docs/behaviour/cel 15.
+Source: docs/behaviour/cel 15.
 """
 
 from collections.abc import Callable

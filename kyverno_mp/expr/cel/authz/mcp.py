@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: TABLES (types), OVERLOADS, MCP (the value of
 the variable), FIELDS (its constants), REQUEST, ``tolerant``. Next: library.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 15.5; the Model Context Protocol's schema.
 """
 

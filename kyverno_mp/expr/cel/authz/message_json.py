@@ -2,7 +2,6 @@
 
 Room: expr. Takes: a MessageType and decoded JSON. Gives: Message, or MessageInvalid;
 ``message_data``, a message as JSON data. Next: http.py.
-May touch: nothing outside its arguments.
 Source: the protobuf documentation (ProtoJSON format); Go's encoding/json (case of
 names, base64).
 """

@@ -3,7 +3,6 @@
 Room: expr. Takes: bytes, or a Message. Gives: ``request_from_wire``,
 ``response_to_wire``, WireInvalid. Next: webhook/authz/grpc_server.py; the types are in
 envoy.py.
-May touch: nothing outside its arguments.
 Source: the protobuf documentation (encoding; proto3's rules for unknown fields, last
 values and merged messages); Envoy's envoy/service/auth/v3/*.proto.
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: tables of fields. Gives: Message, MessageType, Schema. Next:
 message_json.py; the tables are in envoy.py and http.py.
-May touch: nothing outside its arguments.
 Source: cel-go common/types/{object,provider}.go and ext/native.go; the protobuf
 language guide (proto3: field presence, oneof).
 

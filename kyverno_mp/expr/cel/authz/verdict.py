@@ -1,7 +1,7 @@
 """Define the verdict of an answer to a check request.
 
 Room: expr. Takes: nothing. Gives: Verdict. Next: envoy.py, http.py.
-May touch: nothing outside its arguments. Source: docs/behaviour/cel 15.1.
+Source: docs/behaviour/cel 15.1.
 """
 
 from typing import NamedTuple

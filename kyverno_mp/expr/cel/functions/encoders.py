@@ -1,7 +1,7 @@
 """Implement base64.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments. Source: cel-go ext/encoders.go.
+Source: cel-go ext/encoders.go.
 """
 
 import base64
@@ -45,3 +45,13 @@ OVERLOADS = (
     function("base64.encode(bytes) -> string", _encode, cost=20),
     function("base64.decode(string) -> bytes", _decode, cost=80),
 )
+
+
+def _escaped(meter: Meter, key: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(key), key))
+    meter.charge_text(8 * len(key))
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+ESCAPE_KEY: Final = function("jsonpatch.escapeKey(string) -> string", _escaped)
+"""Encodes a key for a JSON pointer; only patches have it."""

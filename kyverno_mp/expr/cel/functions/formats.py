@@ -1,7 +1,6 @@
 """Implement named string formats.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: k8s apiserver/pkg/cel/library/format.go and apimachinery; docs/behaviour/cel 11.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, sorted_by. Next:
 expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: cel-go ext/lists.go; k8s apiserver/pkg/cel/library/lists.go;
 docs/behaviour/cel 11.
 """

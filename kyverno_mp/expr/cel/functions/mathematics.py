@@ -1,7 +1,6 @@
 """Implement the math extension, with Kyverno's two-argument ``math.round``.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: cel-go ext/math.go; docs/behaviour/cel 11, 12.
 """
 

@@ -1,7 +1,6 @@
 """Implement IP addresses and CIDR ranges.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: k8s apiserver/pkg/cel/library/{ip,cidr}.go; docs/behaviour/cel 11.
 """
 

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
 argument is evaluated only when needed, are linked in expr/cel/linking/optional.py.
-Next: expr/cel/catalogue.py. May touch: nothing outside its arguments. Source: cel-go
+Next: expr/cel/catalogue.py. Source: cel-go
 cel/library.go, optionals.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
 Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 11; Kubernetes' regex library.
 """
 

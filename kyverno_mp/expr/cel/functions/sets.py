@@ -1,7 +1,7 @@
 """Implement the sets extension, which treats lists as sets.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments. Source: cel-go ext/sets.go;
+Source: cel-go ext/sets.go;
 docs/behaviour/cel 11.
 """
 

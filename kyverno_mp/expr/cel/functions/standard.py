@@ -1,7 +1,6 @@
 """Implement the standard functions: size, conversions, string tests, arithmetic.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 12c (conversions).
 """
 

@@ -1,7 +1,6 @@
 """Implement the strings extension, version 2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: cel-go ext/strings.go; docs/behaviour/cel 11. Positions count code points.
 """
 

@@ -2,8 +2,7 @@
 
 Room: expr. Takes: Meter, the format, its arguments. Gives: format_text; ``clauses`` and
 the error messages for the check of literals.
-Next: expr/cel/functions/strings.py, expr/cel/syntax/literals.py. May touch: nothing
-outside its arguments.
+Next: expr/cel/functions/strings.py, expr/cel/syntax/literals.py.
 Source: cel-go ext/formatting.go (strings library, version 2: strings in US English).
 """
 

@@ -1,7 +1,6 @@
 """Implement semantic versions.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: k8s apiserver/pkg/cel/library/semverlib.go, version 1; docs/behaviour/cel 11.
 """
 

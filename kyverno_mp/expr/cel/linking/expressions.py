@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Node, the names of the environment, its Library. Gives: Linked: a
 closure over a frame (a list: the Meter, the variables, the bound names) and its cost.
-Next: program.py. May touch: nothing outside its arguments.
+Next: program.py.
 PERF: the cost of the parts that always run is summed at link time and charged once;
 loops, right sides of ``&&`` and ``?:``, and size-dependent work are charged when they
 run.

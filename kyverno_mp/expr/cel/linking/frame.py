@@ -2,8 +2,7 @@
 
 Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and Linker,
 the part of expr/cel/linking/expressions.py that expr/cel/linking/path.py,
-expr/cel/linking/operator.py and expr/cel/linking/macro.py need. May touch: nothing
-outside its arguments.
+expr/cel/linking/operator.py and expr/cel/linking/macro.py need.
 Source: cel-go interpreter/planner.go.
 """
 

@@ -1,7 +1,7 @@
 """Link macros: comprehensions, ``cel.bind``, ``optMap``, ``sortBy``.
 
 Room: expr. Takes: the Linker and a Macro. Gives: closures. Next:
-expr/cel/linking/expressions.py. May touch: nothing outside its arguments. PERF: a short
+expr/cel/linking/expressions.py. PERF: a short
 loop is charged in advance, with a refund on early exit; a loop that must check the
 clock is charged per iteration.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions.

@@ -1,8 +1,7 @@
 """Link operators, and members that have specialised closures.
 
 Room: expr. Takes: the Linker and a Call. Gives: closures, None where the general
-dispatch applies. Next: expr/cel/linking/expressions.py. May touch: nothing outside its
-arguments.
+dispatch applies. Next: expr/cel/linking/expressions.py.
 Source: cel-go interpreter/interpretable.go; docs/behaviour/cel 12c.
 """
 

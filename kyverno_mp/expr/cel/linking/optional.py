@@ -1,8 +1,7 @@
 """Link optionals: ``container[?key]``, ``orValue``, ``or`` and ``hasValue``.
 
 Room: expr. Takes: the Linker and a Call. Gives: closures. Next:
-expr/cel/linking/operator.py, expr/cel/linking/macro.py. May touch: nothing outside its
-arguments.
+expr/cel/linking/operator.py, expr/cel/linking/macro.py.
 Source: cel-go cel/library.go (optional types); docs/behaviour/cel 12c.
 """
 

@@ -1,7 +1,7 @@
 """Link selections: ``object.spec.containers``, ``has(a.b)``, ``a.?b``.
 
 Room: expr. Takes: the Linker and a Select. Gives: closures. Next:
-expr/cel/linking/expressions.py. May touch: nothing outside its arguments. PERF: a path
+expr/cel/linking/expressions.py. PERF: a path
 through maps uses only subscripts. If that fails, the slow path starts over; it supports
 other values and raises the right error.
 Source: cel-go interpreter/attributes.go; docs/behaviour/cel 12c.

@@ -3,7 +3,6 @@
 Room: expr. Takes: source and an Environment; later an Expression and values. Gives:
 ``compile_expression``, ``link_expression``, Program. Next: compiler/rules/cel.py,
 program/bodies/cel.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 11, 12e.
 """
 

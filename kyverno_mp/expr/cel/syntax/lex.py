@@ -1,7 +1,7 @@
 """Split CEL text into tokens.
 
 Room: expr. Takes: expression text. Gives: tuples (kind, value, offset). Next: parse.py.
-May touch: nothing outside its arguments. Source: the CEL language definition, lexis.
+Source: the CEL language definition, lexis.
 """
 
 import re

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: a function's name and its constant argument; a format and the types
 of its arguments. Gives: the errors. Next: expr/cel/check.py.
-May touch: nothing outside its arguments.
 Source: cel-go's AST validators; docs/behaviour/cel 11, 12c.
 """
 

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a parsed Call. Gives: the same Call, or the equivalent Select or
 Macro.
-Next: parse.py. May touch: nothing outside its arguments.
+Next: parse.py.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions,
 bindings, optionals and lists extensions (docs/behaviour/cel 11).
 """

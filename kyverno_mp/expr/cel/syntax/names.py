@@ -3,7 +3,7 @@
 Room: expr. Takes: nodes, the Library, the bound names. Gives: full names, "" for
 members of values. Next: expr/cel/check.py and expr/cel/linking/expressions.py, which
 must agree.
-May touch: nothing outside its arguments. Source: the CEL language definition, names.
+Source: the CEL language definition, names.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,7 @@
 """Parse CEL text to nodes, including macros.
 
 Room: expr. Takes: expression text. Gives: Node. Next: expr/cel/check.py, then
-expr/cel/linking/expressions.py. May touch: nothing outside its arguments. The parser
+expr/cel/linking/expressions.py. The parser
 uses four Python frames per bracket level, and none for chains of operators.
 Source: the CEL language definition, grammar; docs/behaviour/cel 11 (macros).
 

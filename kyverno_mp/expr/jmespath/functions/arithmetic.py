@@ -1,7 +1,6 @@
 """Implement arithmetic of numbers, quantities and durations.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.3.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: a name and linked arguments. Gives: a closure. Next:
 expr/jmespath/link.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2; docs/behaviour/cli 16 (jp function).
 """
 

@@ -1,7 +1,6 @@
 """Implement the decoding of X.509 certificates and requests.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (x509_decode).
 """
 

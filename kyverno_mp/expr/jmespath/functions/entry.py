@@ -2,7 +2,6 @@
 
 Room: expr. Takes: rows of the modules in this package. Gives: FunctionEntry and the
 checks of arguments. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1 (types and error messages).
 """
 

@@ -1,7 +1,6 @@
 """Implement functions of plain numbers.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2 (round).
 """
 

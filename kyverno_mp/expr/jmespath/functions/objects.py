@@ -1,7 +1,6 @@
 """Implement functions that query and build objects, and type functions.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2.
 """
 

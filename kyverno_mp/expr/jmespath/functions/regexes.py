@@ -1,7 +1,6 @@
 """Implement regular expressions on RE2 with Go's semantics.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (regex_*); Go's package regexp.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Runtime and values of one type. Gives: nothing, or BudgetExceeded.
 Next: lists.py, objects.py.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final

@@ -1,7 +1,6 @@
 """Implement functions that compare, search, split and convert strings.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2.
 """
 

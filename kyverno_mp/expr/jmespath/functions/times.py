@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Runtime (its ``now``) and checked arguments. Gives: function rows.
 Next: calls.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (time_*).
 """
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
 policy/check.py.
-May touch: nothing outside its arguments. Checks of permissions need a cluster: see
+Checks of permissions need a cluster: see
 policy/checks/cluster.py.
 Source: docs/behaviour/engine 10.6 (mutate, validate, foreach, anchors, cel); Kyverno
 pkg/policy/{mutate,validate,generate}.

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: a rule as written. Gives: paths with reasons. Next:
 cli/lint/checks.py, cli/sources/exceptions.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2: function names and argument counts are checked
 when a call runs, so such a policy is stored and its rule fails on every request.
 """

@@ -1,7 +1,7 @@
 """Check preconditions and deny conditions of one rule.
 
 Room: policy. Takes: a Rule and its index. Gives: problems, and warnings on deprecated
-operators. Next: policy/check.py. May touch: nothing outside its arguments.
+operators. Next: policy/check.py.
 Source: docs/behaviour/engine 10.6 (condition parts, operators, request.operation), 4.2.
 """
 

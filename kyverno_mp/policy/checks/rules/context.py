@@ -1,7 +1,7 @@
 """Check context entries of one rule.
 
-Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py. May
-touch: nothing outside its arguments. Source: docs/behaviour/engine 10.6 (context).
+Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py.
+Source: docs/behaviour/engine 10.6 (context).
 """
 
 from collections.abc import Iterator

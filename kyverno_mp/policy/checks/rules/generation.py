@@ -1,7 +1,7 @@
 """Check the body of a generate rule.
 
 Room: policy. Takes: Generation, Subject. Gives: problems. Next:
-policy/checks/rules/rule.py. May touch: nothing outside its arguments.
+policy/checks/rules/rule.py.
 Source: docs/behaviour/engine 10.5 (generate); Kyverno GeneratePattern.Validate.
 """
 

@@ -2,7 +2,6 @@
 
 Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
 policy/check.py.
-May touch: nothing outside its arguments.
 Source: Kyverno api/kyverno/v1/image_verification_types.go (Validate) at v1.18.2;
 docs/behaviour/images 1.3 (mutateDigest with Audit).
 """

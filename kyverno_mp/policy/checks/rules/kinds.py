@@ -1,7 +1,7 @@
 """Check the kinds in match and exclude.
 
-Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Unknown kinds need a cluster: see policy/checks/cluster.py.
+Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py.
+Unknown kinds need a cluster: see policy/checks/cluster.py.
 Source: docs/behaviour/engine 10.6 (kinds ``*``), 1.3.
 """
 

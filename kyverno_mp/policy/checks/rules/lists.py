@@ -1,7 +1,7 @@
 """Check the lists of foreach, so that syntax errors do not appear only at run time.
 
 Room: policy. Takes: a Rule and its index. Gives: problems.
-Next: compiler/expression_faults.py. May touch: nothing outside its arguments.
+Next: compiler/expression_faults.py.
 Source: docs/behaviour/engine 6.3, 7.5; docs/behaviour/controllers 5.4.
 """
 

@@ -1,7 +1,6 @@
 """Determine whether a rule uses only metadata, and whether labels are strings.
 
 Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/kinds.py, bodies.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
 isLabelAndAnnotationsString.
 """

@@ -1,7 +1,6 @@
 """Check JSON patches of mutate rules.
 
 Room: policy. Takes: the text of patchesJson6902. Gives: problems. Next: bodies.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 10.6 (JSON patch), 10.2 (patchesJson6902 path section).
 """
 

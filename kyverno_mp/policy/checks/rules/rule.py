@@ -1,8 +1,8 @@
 """Check the fields of each single rule.
 
-Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 10.5; Kyverno api/kyverno/v1
-(Validate).
+Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py.
+Source: docs/behaviour/engine 10.5; Kyverno api/kyverno/v1
+(Validate); docs/behaviour/engine 10.6 (any/all, empty filters).
 """
 
 from typing import Final
@@ -15,6 +15,7 @@ from kyverno_mp.policy.checks.rules.subject import (
     Subject,
     forbidden,
     invalid,
+    plain,
     required,
 )
 from kyverno_mp.policy.documents.cluster_policy import Rule
@@ -29,6 +30,7 @@ from kyverno_mp.policy.fields.validation import PodSecurityStandard
 from kyverno_mp.values.kubernetes.selector import check_selector
 from kyverno_mp.values.wildcard import contains_wildcard
 
+_EMPTY = ResourceDescription()
 _ACTIONS: Final = "mutate,validate,generate,verifyImages"
 _CONTAINER_CONTROLS: Final = frozenset(
     {
@@ -208,3 +210,28 @@ def check_standard(entry: PodSecurityStandard, path: str, rule: str) -> Problems
         yield forbidden(f"{path}.values", rule, "values is required")
     if entry.values and not entry.restricted_field:
         yield forbidden(f"{path}.restrictedField", rule, "restrictedField is required")
+
+
+def check_blocks(rule: Rule, index: int) -> Problems:
+    """Check that any, all and the inline form are not mixed."""
+    path = f"spec.rules[{index}]"
+    exclude, match = rule.exclude, rule.match
+    if exclude is not None:
+        if (exclude.any or exclude.all) and exclude.resources != _EMPTY:
+            message = "can't specify any/all together with exclude resources"
+            yield plain(
+                f"{path}.exclude", rule.name, f"path: {path}.exclude.: {message}"
+            )
+        if exclude.any and exclude.all:
+            # KYVERNO: the path contains match instead of exclude (10.6).
+            message = "can't specify any and all together"
+            yield plain(f"{path}.exclude", rule.name, f"path: {path}.match.: {message}")
+    if (match.any or match.all) and match.resources != _EMPTY:
+        message = "can't specify any/all together with match resources"
+        yield plain(f"{path}.match", rule.name, f"path: {path}.match.: {message}")
+    described = [entry.resources for entry in match.any or match.all]
+    for resources in described or [match.resources]:
+        if resources == _EMPTY:
+            message = "match resources not specified"
+            reason = f"path: {path}.match.resources.: {message}"
+            yield plain(f"{path}.match.resources", rule.name, reason)

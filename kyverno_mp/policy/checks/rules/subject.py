@@ -1,9 +1,8 @@
 """Define the input of checks, and format their problems as Kubernetes does.
 
 Room: policy. Takes: a policy, its computed rules, facts of the cluster. Gives: Subject
-and the constructors of Problem. Next: the other checks in this folder. May touch:
-nothing
-outside its arguments. Source: docs/behaviour/engine 10 (FE form); k8s.io/apimachinery
+and the constructors of Problem. Next: the other checks in this folder.
+Source: docs/behaviour/engine 10 (FE form); k8s.io/apimachinery
 field.Error.
 """
 

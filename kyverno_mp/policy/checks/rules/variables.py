@@ -1,7 +1,7 @@
 """Check which variables a rule can use, and in which fields.
 
 Room: policy. Takes: Subject, or a Rule and its index. Gives: problems. Next:
-policy/check.py. May touch: nothing outside its arguments.
+policy/check.py.
 Source: docs/behaviour/engine 10.2, 10.3, 10.6 (element); Kyverno MockContext.
 """
 

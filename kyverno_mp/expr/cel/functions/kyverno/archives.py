@@ -1,7 +1,6 @@
 """Implement gzip.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/gzip; docs/behaviour/cel 12.
 """
 

@@ -1,7 +1,6 @@
 """Implement regex.replace, regex.extract and regex.extractAll.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: cel-go ext/regex.go; docs/behaviour/v1.19 5 (unknown in 1.18.2).
 """
 

@@ -1,7 +1,6 @@
 """Implement ``x509.decode``.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/x509; docs/behaviour/cel 12.
 """
 

@@ -2,7 +2,6 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, JSON, YAML (the values of the
 variables ``json`` and ``yaml``), json_data, protobuf_data. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
 """
 

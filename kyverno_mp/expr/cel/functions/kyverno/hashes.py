@@ -1,7 +1,6 @@
 """Implement the hashes of policies.kyverno.io: SHA-1, SHA-256 and MD5.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/hash; docs/behaviour/cel 12.
 """
 

@@ -1,7 +1,7 @@
 """Implement the parsing of service account names.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, RECORDS. Next:
-expr/cel/catalogue.py. May touch: nothing outside its arguments.
+expr/cel/catalogue.py.
 Source: kyverno/sdk cel/libs/user; docs/behaviour/cel 12.
 """
 

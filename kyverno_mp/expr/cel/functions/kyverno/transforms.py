@@ -1,7 +1,6 @@
 """Implement maps from pairs of lists.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
-May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/transform; docs/behaviour/cel 12.
 """
 
