@@ -1504,6 +1504,19 @@ BACKGROUND_SOURCE_LISTS_MAX = 32
 each kind and namespace. A rule without variables has a few; if the namespace is a
 variable, forged labels could name every namespace."""
 
+BACKGROUND_FINISH_S_MAX = 4.0
+"""Time of the background pool, when it ends, to look for the triggers of policies that
+reviews only named: about as much as the calls of its threads in progress get."""
+
+POOL_END_S_MAX = 8.5
+"""Time for the work of a pool to end: a second, ``BACKGROUND_FINISH_S_MAX``, and three
+seconds for calls in progress. If it needs longer, its lease is not released."""
+
+ROLE_END_S_MAX = 12.0
+"""Time for a process to end after the webhook: ``POOL_END_S_MAX``, a second each for
+the lease and for Events, and ``OTLP_FLUSH_S_MAX``. With the delay (10 s) and the time
+(25 s and 3 s) for the webhook before, it fits into the grace period of our pods."""
+
 BACKGROUND_RULE_S_MAX = 30
 """Time to evaluate a rule for one trigger in the background."""
 
@@ -1609,8 +1622,7 @@ OTLP_DEADLINE_S = 10.0
 default. A thread without other work waits for it."""
 
 OTLP_FLUSH_S_MAX = 1.0
-"""Time for sending what waits when a process ends. The supervisor waits five seconds
-for a pool, which needs up to 3.5 for its work and its lease."""
+"""Time for sending what waits when a process ends: a part of ``ROLE_END_S_MAX``."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
