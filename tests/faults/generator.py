@@ -1,8 +1,8 @@
 """A parent of the processes of the background path: each line starts one, forked, warm.
 
-Takes: lines ``pool URL``, ``ending URL``, ``writer URL FOLDER`` and ``worker URL FOLDER KIND FIRST
-COUNT``, where KIND is the policy's. Gives: the id of each process, one a line. May
-touch: processes; they end with it.
+Takes: lines ``pool URL``, ``ending URL``, ``writer URL FOLDER`` and ``worker URL FOLDER
+KIND FIRST COUNT``, where KIND is the policy's. Gives: the id of each process, one a
+line. May touch: processes; they end with it.
 
 - pool: the background pool, as if it held the lease.
 - ending: the same pool, which is told to end before it begins.
