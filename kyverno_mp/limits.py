@@ -272,7 +272,9 @@ COMPILE_HELPERS_BYTES_MAX = 64 * 1024 * 1024
 others itself, one by one."""
 
 COMPILE_HELPERS_S = 10.0
-"""The leader waits for its helpers until then, half of FIRST_PUBLICATION_S."""
+"""The leader waits for its helpers this long since their last answer, half of
+FIRST_PUBLICATION_S; on a busy machine, a batch takes seconds. FIRST_PUBLICATION_S ends
+all waits: after it, costly policies of tenants must not delay those of the cluster."""
 
 PARSED_KEPT_CHARACTERS_MAX = 200
 """Only short expressions recur in many policies; they are parsed once and kept. A long
