@@ -272,7 +272,9 @@ COMPILE_HELPERS_BYTES_MAX = 64 * 1024 * 1024
 others itself, one by one."""
 
 COMPILE_HELPERS_S = 10.0
-"""The leader waits for its helpers until then, half of FIRST_PUBLICATION_S."""
+"""The leader waits for its helpers this long since their last answer, half of
+FIRST_PUBLICATION_S; on a busy machine, a batch takes seconds. FIRST_PUBLICATION_S ends
+all waits: after it, costly policies of tenants must not delay those of the cluster."""
 
 PARSED_KEPT_CHARACTERS_MAX = 200
 """Only short expressions recur in many policies; they are parsed once and kept. A long
@@ -1504,6 +1506,19 @@ BACKGROUND_SOURCE_LISTS_MAX = 32
 each kind and namespace. A rule without variables has a few; if the namespace is a
 variable, forged labels could name every namespace."""
 
+BACKGROUND_FINISH_S_MAX = 4.0
+"""Time of the background pool, when it ends, to look for the triggers of policies that
+reviews only named: about as much as the calls of its threads in progress get."""
+
+POOL_END_S_MAX = 8.5
+"""Time for the work of a pool to end: a second, ``BACKGROUND_FINISH_S_MAX``, and three
+seconds for calls in progress. If it needs longer, its lease is not released."""
+
+ROLE_END_S_MAX = 12.0
+"""Time for a process to end after the webhook: ``POOL_END_S_MAX``, a second each for
+the lease and for Events, and ``OTLP_FLUSH_S_MAX``. With the delay (10 s) and the time
+(25 s and 3 s) for the webhook before, it fits into the grace period of our pods."""
+
 BACKGROUND_RULE_S_MAX = 30
 """Time to evaluate a rule for one trigger in the background."""
 
@@ -1616,8 +1631,7 @@ OTLP_DEADLINE_S = 10.0
 default. A thread without other work waits for it."""
 
 OTLP_FLUSH_S_MAX = 1.0
-"""Time for sending what waits when a process ends. The supervisor waits five seconds
-for a pool, which needs up to 3.5 for its work and its lease."""
+"""Time for sending what waits when a process ends: a part of ``ROLE_END_S_MAX``."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred

@@ -12,6 +12,10 @@ from kyverno_mp.limits import BACKGROUND_ENDING_S_MAX
 ABSENT_S: Final = 30.0
 """A change that another webhook rejects is never stored."""
 
+EARLY_S: Final = 2.0
+"""The API server has stored the objects of most reviews by then: the calls of other
+webhooks take milliseconds, and 30 seconds only at most."""
+
 
 class Outcome(NamedTuple):
     """How a task ended. ``waits``: the change to process is not stored yet."""
@@ -24,6 +28,8 @@ class Outcome(NamedTuple):
     """The longest wait."""
     drops_as: str = ""
     """The outcome counted after the longest wait; "" counts as done."""
+    early_s: float = 0.0
+    """The wait after which there is an early look (looks.py); 0 = none."""
     runs_then: bool = False
     """Whether the task runs with the current objects after the longest wait."""
     pause_s: float = 0.0
@@ -42,7 +48,9 @@ CONTESTED: Final = "dropped_contested"
 DONE: Final = Outcome()
 APPLIED: Final = Outcome(applied=True)
 NOT_STORED: Final = Outcome(waits=True, reason="trigger not stored yet", runs_then=True)
-SETTLES: Final = Outcome(waits=True, reason="more triggers may be lost", runs_then=True)
+SETTLES: Final = Outcome(
+    waits=True, reason="more triggers may be lost", early_s=EARLY_S, runs_then=True
+)
 NO_TRIGGER: Final = Outcome(
     waits=True, reason="the trigger does not exist", drops_as=ABSENT
 )

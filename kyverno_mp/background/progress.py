@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.background.pacing import Pace
-from kyverno_mp.background.update_request import Task
+from kyverno_mp.background.update_request import Task, number_of
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.queues.work_queue import Backoff
 
@@ -30,6 +30,31 @@ class Progress:
     waiting_since_s: float = 0.0
     """When this version or an earlier one began to wait; 0 = not waiting."""
     is_done: bool = False
+    has_looked: bool = False
+    """Whether the early look is over; a wait has one, whatever is marked meanwhile."""
+
+    def covers(self, uid: str, version: str) -> bool:
+        """Return whether this is the progress of a version, or of a later one.
+
+        A later one is our own write, which the watch has not delivered yet.
+        """
+        if self.uid != uid:
+            return False
+        is_later = number_of(self.version) > number_of(version)
+        return is_later or self.version == version
+
+    def follow(self, earlier: "Progress") -> None:
+        """Continue the wait of an earlier mark, whose change is still pending."""
+        self.waiting_since_s = earlier.waiting_since_s
+        self.has_looked = earlier.has_looked
+        self.pace = earlier.pace.changed()
+
+    def looks_early(self, now_s: float, early_s: float) -> bool:
+        """Return, once for each wait, whether the early look is due."""
+        if self.has_looked or not early_s or not self.has_waited(now_s, early_s):
+            return False
+        self.has_looked = True
+        return True
 
     def poll(self, now_s: float, pause_s: float = 0.0) -> float:
         """Try again after a pause, by default soon; return the pause.

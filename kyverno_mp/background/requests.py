@@ -18,6 +18,7 @@ from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
+from kyverno_mp.background.looks import Looks
 from kyverno_mp.background.outage import OUTAGES
 from kyverno_mp.background.outcome import ABSENT_S, Outcome
 from kyverno_mp.background.pacing import Crowd, Pace
@@ -78,6 +79,7 @@ class Requests:
         self._long = Crowd(dependencies.threshold)
         """Requests that wait for the end of a deletion or of a contest."""
         workers = dependencies.settings.background_workers
+        self.looks = Looks(dependencies, runner)
         self._slow = SlowTenants(dependencies.clock.monotonic_s, workers, add)
         self._unqueued: dict[str, None] = {}
         """Lanes with requests for which the queue had no room."""
@@ -275,10 +277,13 @@ class Requests:
                 limit_s = waits.limit_s if waits and waits.runs_then else None
                 if limit_s is not None and progress.has_waited(clock_s(), limit_s):
                     # E.g. an update that changes nothing never gets a new version.
+                    self.looks.last(request)
                     failure, late = self._runner.run(request, is_late=True)
                     progress.waiting_since_s = progress.marked_s
                     if progress.is_over(clock_s(), limit_s):
                         waits = late
+                elif waits and progress.looks_early(clock_s(), waits.early_s):
+                    self.looks.early(request)
         except OUTAGES:
             return progress.pace.fail_for_outage(clock_s())
         progress.pace.outages = 0
@@ -299,22 +304,16 @@ class Requests:
         metadata = request.metadata
         with self._lock:
             progress = self._progress.get(request.key)
-            if progress is not None and progress.uid == metadata.uid:
-                if progress.version == metadata.resource_version:
-                    return progress
-                if number_of(progress.version) > number_of(metadata.resource_version):
-                    # The watch has not delivered our own write yet.
-                    return progress
+            uid, version = metadata.uid, metadata.resource_version
+            if progress is not None and progress.covers(uid, version):
+                return progress
             new = Progress(
-                metadata.uid,
-                metadata.resource_version,
+                *(uid, version),
                 Pace.of(0 if progress else request.status.retry_count),
                 marked_s=self._dependencies.clock.monotonic_s(),
             )
             if progress and progress.uid == new.uid and not progress.is_done:
-                # The change of the earlier mark is still pending.
-                new.waiting_since_s = progress.waiting_since_s
-                new.pace = progress.pace.changed()
+                new.follow(progress)
             self._progress[request.key] = new
             return new
 

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -72,7 +73,20 @@ class TaskKind(NamedTuple):
     policy: Callable[[Task], Any]
     run: Callable[[Task, Any], Outcome]
     failure: Callable[[Task, Any, Error], Failure]
-    lost: Callable[[StoredRequest, int], Iterator[Task]]
+    lost: "Lost"
+
+
+class Lost(Protocol):
+    """How the triggers of a policy that were lost since a time are found."""
+
+    def __call__(
+        self, request: StoredRequest, since_ns: int, *, is_last: bool = True
+    ) -> Iterator[Task]:
+        """Yield their tasks.
+
+        ``is_last``: it is the last look, which also runs what must not be repeated and
+        reports what is left out. Raises: DependencyError.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,17 @@ class Runner:
             if is_outage(error):
                 raise
             return failure_of_request(request, error), None
+
+    def look(self, request: StoredRequest, is_over: Callable[[], bool]) -> None:
+        """Run the tasks of the lost triggers that are stored by now.
+
+        The last look reports what fails, and it runs what must not be repeated.
+        ``is_over`` ends the look before its next task. Raises: DependencyError,
+        LeaseLost.
+        """
+        kind = self.kinds[request.spec.request_type]
+        tasks = kind.lost(request, request.lost_since_ns, is_last=False)
+        self.run_tasks(takewhile(lambda _: not is_over(), tasks), of_one_trigger=False)
 
     def _run(
         self, request: StoredRequest, *, is_late: bool = False
@@ -197,7 +222,7 @@ def kinds_of(  # noqa: PLR0913 - wired in one place
     lost: LostTriggers,
     generating: Generating,
     *,
-    lost_generating: Callable[[StoredRequest, int], Iterator[Task]],
+    lost_generating: Lost,
 ) -> dict[str, TaskKind]:
     """Return the table of the types of tasks."""
 

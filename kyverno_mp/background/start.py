@@ -14,6 +14,7 @@ The threads, and what each writes:
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -68,12 +69,23 @@ from kyverno_mp.telemetry.families import UPDATE_REQUESTS as UPDATE_REQUEST_COUN
 
 _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(least_s=0.5, most_s=60.0)
+_STORED_S: Final = 1.0
+"""At its end, the pool gives the API server this time to store the objects of the last
+reviews, and the leader to write the last requests."""
 
 
 def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
     """Generate and mutate until ``stop`` is set or the lease is lost."""
     background = Background(dependencies)
-    run_term(background, dependencies, stop, background.adopt)
+
+    def finish() -> None:
+        # A term may end before its first list.
+        background.informer.wait_synced(_STORED_S)
+        if background.lost():
+            time.sleep(_STORED_S)
+            background.finish()
+
+    run_term(background, dependencies, stop, background.adopt, finish)
 
 
 class Background:
@@ -219,6 +231,18 @@ class Background:
         self._is_adopted = True
         for name in names:
             self._add_policy(policy_key(name))
+
+    def lost(self) -> list[StoredRequest]:
+        """Return the requests for triggers that were lost."""
+        return [
+            request
+            for request in self.informer.snapshot().values()
+            if request.lost_since_ns and request.waits
+        ]
+
+    def finish(self) -> None:
+        """Look for lost triggers now, because the pool ends."""
+        self.requests.looks.finish(self.lost())
 
     def stop(self) -> None:
         """Stop all threads; wait for calls in progress."""

@@ -32,6 +32,7 @@ from kyverno_mp.limits import (
     COMPILE_HELPERS_BYTES_MAX,
     COMPILE_HELPERS_FILES_MIN,
     COMPILE_HELPERS_S,
+    FIRST_PUBLICATION_S,
 )
 from kyverno_mp.telemetry.families import COMPILE_HELPERS, COMPILE_HELPERS_FAILED
 from kyverno_mp.telemetry.log import fields
@@ -93,10 +94,14 @@ class CompileHelpers:
     """The helpers of a leader, until they have compiled its first policies."""
 
     def __init__(
-        self, links: Iterable[socket.socket] = (), pids: Sequence[int] = ()
+        self,
+        links: Iterable[socket.socket] = (),
+        pids: Sequence[int] = (),
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._links = list(links)
         self._pids = pids
+        self._clock_s = clock_s
         self._recorder: Recorder | None = None
         for link in self._links:
             link.settimeout(_BEAT_S)
@@ -109,12 +114,12 @@ class CompileHelpers:
         """Yield outcomes of the policies in the files, of few files nothing.
 
         ``on_progress`` is called every _BEAT_S at least, and may end the work with an
-        exception. The limits of time and memory are COMPILE_HELPERS_S and
-        COMPILE_HELPERS_BYTES_MAX.
+        exception. The limits of time and memory are COMPILE_HELPERS_S without an
+        answer, FIRST_PUBLICATION_S in all, and COMPILE_HELPERS_BYTES_MAX.
         """
         if len(files) < COMPILE_HELPERS_FILES_MIN or not self._links:
             return
-        until_s = time.monotonic() + COMPILE_HELPERS_S
+        began_s = answered_s = self._clock_s()
         exceptions = {name: data for name, data in files.items() if _EXCEPTION in data}
         batches = _batches({n: d for n, d in files.items() if n not in exceptions})
         size = count = failed = 0
@@ -124,12 +129,14 @@ class CompileHelpers:
                     selector.register(link, selectors.EVENT_READ, link)
                 else:
                     failed += 1
-            while selector.get_map() and time.monotonic() < until_s:
+            while selector.get_map() and not self._is_over(began_s, answered_s):
                 on_progress()
                 for key, _ in selector.select(_BEAT_S):
                     helper: socket.socket = key.data
                     answer = _answer_of(helper, on_progress)
                     yield from answer or ()
+                    if answer is not None:
+                        answered_s = self._clock_s()
                     size += sum(len(each.content) for each in answer or ())
                     count += len(answer or ())
                     self._count(answer or ())
@@ -144,6 +151,12 @@ class CompileHelpers:
             self._recorder.series(COMPILE_HELPERS_FAILED).count((), failed)
         counted = fields(policies=count, failed_helpers=failed)
         _log.info("policies compiled by helpers", extra=counted)
+
+    def _is_over(self, began_s: float, answered_s: float) -> bool:
+        """Return whether the helpers that have not answered yet are given up."""
+        now_s = self._clock_s()
+        is_silent = now_s - answered_s >= COMPILE_HELPERS_S
+        return is_silent or now_s - began_s >= FIRST_PUBLICATION_S
 
     def _count(self, compiled: Collection[Compiled]) -> None:
         if self._recorder is None or not compiled:

@@ -33,7 +33,7 @@ from kyverno_mp.kube.events import EventFilter, Events, Successes, omitted_reaso
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import MissingRights
-from kyverno_mp.limits import OTLP_FLUSH_S_MAX
+from kyverno_mp.limits import OTLP_FLUSH_S_MAX, POOL_END_S_MAX
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
@@ -50,10 +50,8 @@ _TICK_S: Final = 1.0
 """For the heartbeat and the page of metrics; whatever happens wakes the thread."""
 _STOP_S: Final = 10.0
 """If the work still runs this long after the lease was lost, the process exits."""
-_SHUTDOWN_S: Final = 2.5
+_SHUTDOWN_S: Final = POOL_END_S_MAX
 _RELEASE_S: Final = 1.0
-"""``_SHUTDOWN_S`` plus ``_RELEASE_S`` is less than the five seconds that the supervisor
-waits for the exit."""
 _LEASE_FAILING_S: Final = 60.0
 """Shorter failures are normal while an API server restarts."""
 _INTERNAL_ERROR_EXIT: Final = 70

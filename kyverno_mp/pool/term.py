@@ -53,10 +53,12 @@ def run_term(
     dependencies: TermDependencies,
     stop: threading.Event,
     tick: Callable[[], None] | None = None,
+    finish: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the parts until ``stop`` is set, as the coordinator does without its lease.
 
-    ``tick`` is called twice a second.
+    ``tick`` is called twice a second. ``finish`` is called before the parts are
+    stopped, while this replica still holds the lease.
     """
     parts.start()
     reported_s, pause_s = float("-inf"), _TICK_S
@@ -70,6 +72,8 @@ def run_term(
                 parts.report()
                 dependencies.health(parts.problems())
                 reported_s = time.monotonic()
+        if dependencies.holds_lease():
+            finish()
     finally:
         parts.stop()
 

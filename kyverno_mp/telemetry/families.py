@@ -406,6 +406,14 @@ BACKGROUND_WRITES: Final = Family(
     "Number of objects that the background pool wrote: created, updated, deleted,"
     " mutated.",
 )
+BACKGROUND_LOOKS: Final = Family(
+    "kyverno_mp_background_looks_total",
+    "counter",
+    ("when",),
+    "Number of times that the background pool looked for the triggers of a policy of"
+    " which it knows only that it was triggered: early (after two seconds), last (after"
+    " 30 seconds), ending (the pool ends); left: the pool ended before it could look.",
+)
 BACKGROUND_WAITING: Final = Family(
     "kyverno_mp_background_waiting",
     "gauge",
@@ -654,6 +662,7 @@ RECORDED: Final = (
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING, UPDATE_REQUESTS),
+    BACKGROUND_LOOKS,
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     RIGHTS_MISSING,
     *(REPORTED_REPORTS, REPORTED_BACKLOG, REPORTED_BACKLOG_AGE),

@@ -1,10 +1,11 @@
 """A parent of the processes of the background path: each line starts one, forked, warm.
 
-Takes: lines ``pool URL``, ``writer URL FOLDER`` and ``worker URL FOLDER KIND FIRST
-COUNT``, where KIND is the policy's. Gives: the id of each process, one a line. May
-touch: processes; they end with it.
+Takes: lines ``pool URL``, ``ending URL``, ``writer URL FOLDER`` and ``worker URL FOLDER
+KIND FIRST COUNT``, where KIND is the policy's. Gives: the id of each process, one a
+line. May touch: processes; they end with it.
 
 - pool: the background pool, as if it held the lease.
+- ending: the same pool, which is told to end before it begins.
 - writer: the leader's thread that makes UpdateRequests of a journal.
 - worker: reviews numbered Secrets as the webhook does, and stores those it allows, as
   the API server does then.
@@ -98,8 +99,19 @@ def folders(folder: str) -> tuple[Path, Path]:
     return found
 
 
+def ending(url: str) -> None:
+    """Do what a pool does at its end."""
+    stop = threading.Event()
+    stop.set()
+    _work(url, stop)
+
+
 def pool(url: str) -> None:
     """Work until killed."""
+    _work(url, threading.Event())
+
+
+def _work(url: str, stop: threading.Event) -> None:
     client = Client(Pool(at_url(url)), "pool")
     kinds = LiveKinds(lambda: None, client)
     objects = LiveObjects(client, kinds)
@@ -117,7 +129,7 @@ def pool(url: str) -> None:
         holds_lease=lambda: True,
         health=recorded.health.append,
     )
-    run(dependencies, threading.Event())
+    run(dependencies, stop)
 
 
 def writer(url: str, folder: str) -> None:
@@ -195,6 +207,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     roles: dict[str, Callable[..., None]] = {
         "pool": pool,
+        "ending": ending,
         "writer": writer,
         "worker": worker,
     }

@@ -20,10 +20,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.faults.generator import POLICY_OF
-from tests.unit.background.world import new_cluster
+from kyverno_mp.leader.triggers.document import document_of
+from kyverno_mp.queues.triggers import UNPROVED_ROLE, lost_record
+from tests.faults.generator import POLICY_OF, secret
+from tests.unit.background.world import REQUESTS, SECRETS, new_cluster
 from tests.unit.kube.fake_api import FakeApi, running
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -32,6 +34,7 @@ FEW = 5
 KILLS = int(os.environ.get("KYVERNO_MP_TEST_KILLS", "40"))
 SEED = int(os.environ.get("KYVERNO_MP_TEST_SEED", "13"))
 _PER_WORKER = 40
+TYPE_OF = {"ClusterPolicy": "generate", "GeneratingPolicy": "cel-generate"}
 
 
 class Family:
@@ -54,7 +57,7 @@ class Family:
         """Start a process and return its id."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        where = {"pool": [], "writer": [self.folder]}.get(
+        where = {"pool": [], "ending": [], "writer": [self.folder]}.get(
             role, [self.folder, self.kind]
         )
         line = " ".join(map(str, (role, self.api.url, *where, *words)))
@@ -102,6 +105,8 @@ class Family:
 
     def is_idle(self, role: str, seen: list[int]) -> bool:
         """Return whether a process has no work left."""
+        if role == "ending":
+            return self.missing() == 0
         is_done = self.requests() == 0 if role == "pool" else self.requests() == FEW
         before = seen[0]
         time.sleep(0.3)
@@ -247,6 +252,27 @@ def test_kill_at_any_request_of_the_writer(
         step += 1
         first += FEW
     assert step > FEW
+
+
+def test_kill_at_any_request_of_a_pool_that_ends(api: FakeApi, family: Family) -> None:
+    """Reviews without proof named the policy; the next lease holder looks as well."""
+    step = 1
+    while True:
+        family.put_up()
+        record = lost_record("p", 1, TYPE_OF[family.kind], UNPROVED_ROLE)
+        request = document_of(record, record.wanted[0], "kyverno")
+        api.put(f"{REQUESTS}/{request['metadata']['name']}", **request)
+        for number in range(2):
+            raw = secret(number)
+            api.put(f"{SECRETS.format('a')}/{raw['metadata']['name']}", **raw)
+        reached = family.kill_at(step, "ending")
+        ended(family.start("ending"), HANG_S)
+        check(api)
+        assert family.requests() == 1, "it is for the last look"
+        if not reached:
+            break
+        step += 1
+    assert step > 2
 
 
 def test_kills_at_random(api: FakeApi, family: Family) -> None:

@@ -10,7 +10,7 @@ Objects generated for triggers that are gone or no longer match are deleted.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,17 +57,20 @@ class LostTriggers:
     downstream: Downstream
     dependencies: BackgroundDependencies
 
-    def tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
-        """Yield the tasks of the lost triggers.
+    def tasks(
+        self, request: StoredRequest, since_ns: int, *, is_last: bool = True
+    ) -> Iterator[Task]:
+        """Yield the tasks of the lost triggers; mutations only in the last look.
 
         Raises: KubeRefused after the last task if a kind cannot be listed, because
         there may be more tasks; other DependencyErrors at once.
         """
         refusals = Refusals()
         for ready in self._policies(request.spec.policy):
-            yield from self._of_policy(
-                ready, request, since_ns - CLOCK_SKEW_NS, refusals
-            )
+            began_ns = since_ns - CLOCK_SKEW_NS
+            yield from self._generations(ready, request, began_ns, refusals, is_last)
+            if is_last:
+                yield from self._mutations(ready, request, began_ns, refusals)
         refusals.raise_first()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
@@ -81,7 +84,32 @@ class LostTriggers:
             except PolicyInvalid as error:
                 _log.warning(error.message, extra=fields(policy=policy))
 
-    def _of_policy(
+    def _generations(
+        self,
+        ready: ReadyPolicy,
+        request: StoredRequest,
+        since_ns: int,
+        refusals: Refusals,
+        is_last: bool,  # noqa: FBT001 - passed on
+    ) -> Iterator[Task]:
+        name = ready.stored.name
+        for rule in ready.generates.values():
+            triggers = self._of_downstream(Origin(name, rule.name), rule, refusals)
+            newer = self.existing.triggers(
+                *(ready.ir, rule, _written_since(since_ns), refusals.add)
+            )
+            if not needs_review(rule.linked.ir):
+                triggers |= newer
+            elif is_last:
+                leave_out(self.dependencies, ready.stored, rule.name, newer)
+            for trigger in triggers.values():
+                yield Task(
+                    *(GENERATE, name, rule.name, trigger),
+                    request=request,
+                    is_whole=True,
+                )
+
+    def _mutations(
         self,
         ready: ReadyPolicy,
         request: StoredRequest,
@@ -89,26 +117,9 @@ class LostTriggers:
         refusals: Refusals,
     ) -> Iterator[Task]:
         name = ready.stored.name
-
-        def is_newer(raw: Json) -> bool:
-            return written_ns(raw) >= since_ns
-
-        for rule in ready.generates.values():
-            triggers = self._of_downstream(Origin(name, rule.name), rule, refusals)
-            newer = self.existing.triggers(ready.ir, rule, is_newer, refusals.add)
-            if needs_review(rule.linked.ir):
-                leave_out(self.dependencies, ready.stored, rule.name, newer)
-            else:
-                triggers |= newer
-            for trigger in triggers.values():
-                yield Task(
-                    *(GENERATE, name, rule.name, trigger),
-                    request=request,
-                    is_whole=True,
-                )
         for mutation in ready.mutates.values():
             newer_triggers = self.existing.triggers(
-                ready.ir, mutation, is_newer, refusals.add
+                *(ready.ir, mutation, _written_since(since_ns), refusals.add)
             )
             # A mutation that is repeated may have another result.
             if request.is_unproved or needs_review(mutation.linked.ir):
@@ -133,6 +144,10 @@ class LostTriggers:
                 if trigger is not None:
                     triggers[trigger.key] = trigger
         return triggers
+
+
+def _written_since(since_ns: int) -> Callable[[Json], bool]:
+    return lambda raw: written_ns(raw) >= since_ns
 
 
 def leave_out(

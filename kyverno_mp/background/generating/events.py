@@ -124,7 +124,9 @@ class GeneratingEvents:
             self._synced.pop(policy, None)
             self._forgotten.add(policy)
 
-    def lost(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
+    def lost(
+        self, request: StoredRequest, since_ns: int, *, is_last: bool = True
+    ) -> Iterator[Task]:
         """Yield the tasks when triggers of a policy were lost.
 
         Raises: DependencyError.
@@ -139,22 +141,31 @@ class GeneratingEvents:
                 continue
             if ready is None:
                 continue
-            yield from self.all_tasks(ready, refusals, since_ns - CLOCK_SKEW_NS)
+            began_ns = since_ns - CLOCK_SKEW_NS
+            yield from self.all_tasks(ready, refusals, began_ns, is_last=is_last)
         refusals.raise_first()
 
     def all_tasks(
-        self, ready: ReadyGenerating, refusals: Refusals, since_ns: int = 0
+        self,
+        ready: ReadyGenerating,
+        refusals: Refusals,
+        since_ns: int = 0,
+        *,
+        is_last: bool = True,
     ) -> Iterator[Task]:
         """Yield a task for each current or former trigger of the policy.
 
         ``refusals`` collects the rejected lists. ``since_ns``: only triggers written
-        since then, whose reviews are lost. Raises: other DependencyErrors.
+        since then, whose reviews are lost; only the last look reports those that are
+        left out. Raises: other DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
         existing = self._of_existing(ready, refusals, since_ns)
         if since_ns and needs_review(ready.ir):
-            leave_out(self._dependencies, ready.stored, ready.ir.policy.name, existing)
+            if is_last:
+                name = ready.ir.policy.name
+                leave_out(self._dependencies, ready.stored, name, existing)
             existing = {}
         yield from _tasks(ready, triggers, existing, claims)
 

@@ -108,11 +108,16 @@ class MutatingRunner:
             raise ExpressionFailed(code, withheld(code) if problems.hides else reason)
         return APPLIED
 
-    def lost_tasks(self, request: StoredRequest, since_ns: int) -> Iterator[Task]:
+    def lost_tasks(
+        self, request: StoredRequest, since_ns: int, *, is_last: bool = True
+    ) -> Iterator[Task]:
         """Yield a task for each trigger written since ``since_ns``.
 
+        A repeated mutation may have another result, so only the last look has them.
         Raises: PolicyInvalid, DependencyError.
         """
+        if not is_last:
+            return
         policy = self.policies.ready(request.spec.policy)
         if policy is None or not policy.ir.mutates_existing:
             return

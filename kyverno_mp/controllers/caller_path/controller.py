@@ -110,8 +110,8 @@ class CallerPathController:
         self._replicas_seen: tuple[object, ...] = ()
         self._is_settled = False
         """Whether nothing is due before something changes, or the path is replaced."""
-        self._can_keep = False
-        """Whether every replica that can answer understands paths with a segment."""
+        self._is_alone = False
+        """Whether only pods may answer that understand our own paths."""
         self.is_read = False
         """Whether the Secret was read, or may not be read."""
 
@@ -122,7 +122,7 @@ class CallerPathController:
     @property
     def needs_upstream_paths(self) -> bool:
         """Whether pods may answer that know only the paths that Kyverno registers."""
-        return self._is_on and not self._can_keep
+        return not self._is_alone
 
     def reconcile(self, key: str) -> Result:
         """Read the Secret, lead if this replica holds the lease, tell the workers.
@@ -130,15 +130,11 @@ class CallerPathController:
         PERF: a look that finds no change reads nothing.
         Raises: DependencyError, LeaseLost.
         """
-        if not self._is_on:
-            self.is_read = True
-            self._inputs.publish(Callers())
-            return Result()
         replicas = self._seen_replicas()
         if key == LOOK and self._is_settled and replicas == self._replicas_seen:
             return Result(after_s=_FOLLOW_S)
         self._replicas_seen, self._is_settled = replicas, False
-        result = self._reconcile()
+        result = self._reconcile() if self._is_on else self._without_segments()
         if result.retry:
             return result
         # Until it is settled, each look reconciles.
@@ -149,8 +145,18 @@ class CallerPathController:
         term = election.terms_held if election.holds() else 0
         return inputs.own(), inputs.others(), inputs.silent(), term
 
+    def _without_segments(self) -> Result:
+        before, (can_keep, is_complete) = self._is_alone, self._replicas()
+        self._is_alone = can_keep and is_complete
+        self.is_read = True
+        self._inputs.publish(Callers())
+        if self._is_alone != before:
+            self._inputs.on_registered()
+        self._is_settled = self._objects.is_followed
+        return Result()
+
     def _reconcile(self) -> Result:
-        before = self._paths.segment(), self._can_keep
+        before = self._paths.segment(), self._is_alone
         can_keep, is_complete = self._replicas()
         try:
             self._paths = self._read_or_lead(can_keep, is_complete)
@@ -164,8 +170,8 @@ class CallerPathController:
         self.is_read = True
         required = self._is_required(can_keep=can_keep)
         self._inputs.publish(self._paths.callers(required=required))
-        self._can_keep = can_keep
-        if (self._paths.segment(), can_keep) != before:
+        self._is_alone = can_keep and is_complete
+        if (self._paths.segment(), self._is_alone) != before:
             self._inputs.on_registered()
         # Events report the rest: of the Secret, the Deployment and the webhooks.
         self._is_settled = (
@@ -239,7 +245,7 @@ class CallerPathController:
         return any(count != before.get(name, 0) for name, count in counts.items())
 
     def _replicas(self) -> tuple[bool, bool]:
-        """Return whether all replicas understand segments, and whether all report.
+        """Return whether segments can stay, and whether all replicas understand them.
 
         SAFETY: Kyverno and old versions answer 404 to a path with a segment, so pods
         that nobody knows prevent its registration.

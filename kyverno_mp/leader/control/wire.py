@@ -227,9 +227,8 @@ def _followed_names(settings: Settings) -> list[tuple[Resource, Key]]:
     followed = [(SECRETS, (certificates.namespace, name)) for name in names]
     if settings.caller_path:
         followed.append((SECRETS, callers.secret))
-        if callers.deployment:
-            key = callers.secret[0], callers.deployment
-            followed.append((DEPLOYMENTS, key))
+    if callers.deployment:
+        followed.append((DEPLOYMENTS, (callers.secret[0], callers.deployment)))
     return followed
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.leader.control import shutdown
+from kyverno_mp.limits import ROLE_END_S_MAX
 from kyverno_mp.process.startup.listen import refuse_waiting
 from kyverno_mp.process.supervision.backoff import Backoff
 from kyverno_mp.process.supervision.parent_death import (
@@ -49,7 +50,6 @@ _QUIET_S: Final = 2.5
 """Half of the period of the watchdog; signals end the wait."""
 _DRAIN_MARGIN_S: Final = 3.0
 """The arbiter stops its workers itself at the drain timeout and needs time for that."""
-_STOP_S: Final = 5.0
 _INTERNAL_ERROR_EXIT: Final = 70
 
 
@@ -229,7 +229,7 @@ class Supervisor:
         self.before_drain()
         first = [c for c in self._children if c.role.drains]
         self._end(first, settings.drain_timeout_s + _DRAIN_MARGIN_S)
-        self._end([c for c in self._children if not c.role.drains], _STOP_S)
+        self._end([c for c in self._children if not c.role.drains], ROLE_END_S_MAX)
         for pid in children_of(os.getpid()):
             _kill(pid, signal.SIGKILL)
         self._reap()

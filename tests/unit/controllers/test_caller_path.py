@@ -66,8 +66,8 @@ class Cluster:
     def pass_s(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    def join(self, name: str) -> "Replica":
-        self.replicas[name] = Replica(self, name)
+    def join(self, name: str, *, is_on: bool = True) -> "Replica":
+        self.replicas[name] = Replica(self, name, is_on=is_on)
         return self.replicas[name]
 
     def step(self) -> None:
@@ -84,7 +84,7 @@ class Cluster:
 
 
 class Replica:
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, is_on: bool = True) -> None:
         self.cluster = cluster
         self.callers = Callers()
         self.known = 0
@@ -123,6 +123,7 @@ class Replica:
                 now=lambda: cluster.now,
                 monotonic_s=cluster.now_s,
             ),
+            is_on=is_on,
         )
 
     def take(self, callers: Callers) -> None:
@@ -253,10 +254,28 @@ def test_takeover_waits_for_the_last_pod_of_kyverno(api: FakeApi) -> None:
     cluster.settle(OVERLAP_S * 2)
     assert segment_of(cluster) == ""
     assert not one.callers.required
+    assert one.controller.needs_upstream_paths
     deployment(api, replicas=1)
     cluster.settle()
     assert segment_of(cluster) == one.callers.segments[0]
     assert not one.controller.needs_upstream_paths
+
+
+def test_without_segments_kyverno_gets_its_own_paths(api: FakeApi) -> None:
+    """With KYVERNO_MP_CALLER_PATH=false, in a take-over and on the way back."""
+    cluster, needs = Cluster(api), []
+    one = cluster.join("one", is_on=False)
+    for replicas, updated, known in ((3, 1, True), (1, 1, True), (1, 1, False)):
+        # On the way back, the first pod of Kyverno does not exist yet.
+        generation = 1 if known else 2
+        deployment(
+            api, replicas=replicas, updated=updated, known=known, generation=generation
+        )
+        cluster.step()
+        needs.append(one.controller.needs_upstream_paths)
+    assert needs == [True, False, True]
+    assert segment_of(cluster) == ""
+    assert one.callers == Callers()
 
 
 def test_rollout_of_the_same_version_keeps_the_segment(api: FakeApi) -> None:
@@ -268,6 +287,9 @@ def test_rollout_of_the_same_version_keeps_the_segment(api: FakeApi) -> None:
     assert segment_of(cluster) == before
     assert one.callers.required
     assert two.callers.required
+    cluster.join("three")
+    cluster.settle()
+    assert not one.controller.needs_upstream_paths
 
 
 def test_rotation_by_age_is_valid_without_a_gap(api: FakeApi) -> None:

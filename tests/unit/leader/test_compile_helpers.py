@@ -51,8 +51,30 @@ def working(link: socket.socket) -> None:
     serve(link, lambda cache: store_of(cache=cache))
 
 
+def silent(link: socket.socket) -> None:
+    """Read until the leader closes the connection."""
+    while link.recv(1 << 20):
+        pass
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 @contextmanager
-def helping(*helpers: Callable[[socket.socket], None]) -> Iterator[CompileHelpers]:
+def helping(
+    *helpers: Callable[[socket.socket], None],
+    clock_s: Callable[[], float] = lambda: 0.0,
+) -> Iterator[CompileHelpers]:
     links, threads = [], []
     for helper in helpers:
         ours, theirs = socket.socketpair()
@@ -68,7 +90,7 @@ def helping(*helpers: Callable[[socket.socket], None]) -> Iterator[CompileHelper
         thread.start()
         links.append(ours)
         threads.append(thread)
-    answered = CompileHelpers(links)
+    answered = CompileHelpers(links, clock_s=clock_s)
     try:
         yield answered
     finally:
@@ -143,6 +165,38 @@ def test_a_helper_process_is_ended() -> None:
     helpers.close()
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome_s", "is_whole"),
+    [
+        pytest.param(0.05, True, id="13 s in all, 5 s for a batch"),
+        pytest.param(0.12, False, id="30 s in all"),
+    ],
+)
+def test_a_busy_helper_is_given_up_only_in_the_end(
+    tmp_path: Path, outcome_s: float, *, is_whole: bool
+) -> None:
+    """The leader alone would be slower: the machine is busy, and it has one core."""
+    recorder = Recorder(Page.claim(tmp_path, "leader"), series_max=10)
+    clock_s, count = Time(), 0
+    with helping(working, clock_s=clock_s) as answered:
+        answered.count_in(recorder)
+        for _ in answered.outcomes(FILES, lambda: None):
+            count += 1
+            clock_s.pass_s(outcome_s)
+    assert (count == 254) == is_whole
+    assert count > 100
+    failures = recorder.series(COMPILE_HELPERS_FAILED)
+    assert failures.cells[failures.bases[()]] == (not is_whole)
+
+
+def test_a_silent_helper_is_given_up_after_ten_seconds() -> None:
+    clock_s = Time()
+    with helping(silent, clock_s=clock_s) as answered:
+        sent = list(answered.outcomes(FILES, lambda: clock_s.pass_s(6.0)))
+    assert sent == []
+    assert 110 <= clock_s.now_s < 120
 
 
 @pytest.mark.parametrize(
