@@ -1,8 +1,8 @@
 """Start the service forked from a process that has imported it, as its roles are.
 
 To import the service takes some two seconds of CPU time; a test that needs a service
-rarely tests that. `tests/packages` and `tests/e2e` start the program as users do, and
-`test_shutdown.py` and `test_versions.py` start an interpreter.
+rarely tests that. `tests/packages` and `tests/e2e` start the program as users do;
+`test_shutdown.py` starts an interpreter, and `test_versions.py` one of another version.
 
 Takes: the arguments of ``kyverno-mp``. Gives: its process. Next: service.py. May touch:
 processes; the one that forks ends with pytest.
