@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.examples import scaled
@@ -44,6 +45,20 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of collected tests out of every later collection."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Send one report of a test that passed, not those of its parts and ends as well.
+
+    In a worker of xdist, each message takes as much CPU time as a short test.
+    """
+    options = item.config.option
+    if not hasattr(item.config, "workerinput") or options.durations is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,6 +7,7 @@ May touch: git, a temporary folder.
 The earlier version runs with today's libraries, as both are in one environment here.
 """
 
+import compileall
 import functools
 import os
 import subprocess
@@ -40,6 +41,8 @@ def earlier_tree() -> Path:
         file.seek(0)
         with tarfile.open(fileobj=file) as tar:
             tar.extractall(folder, filter="data")
+    # Otherwise every start compiles it, where the environment forbids byte code.
+    compileall.compile_dir(folder / "kyverno_mp", quiet=2)
     return folder
 
 

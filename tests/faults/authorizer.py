@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from tests.faults.service import ROOT, write_whole
+from tests.faults.service import write_whole
+from tests.faults.started import start, without_settings
 from tests.ports import free_port
 from tests.waiting import HANG_S, wait_for
 
@@ -43,22 +43,17 @@ class Authorizer:
 
     def __init__(self, folder: Path, mode: str, *flags: str, workers: int = 2) -> None:
         self.policies = folder / "policies"
-        self._output = (folder / "stdout").open("w")
-        self._errors = (folder / "stderr").open("w")
+        self._folder = folder
         address = "--grpc-address" if mode == "envoy" else "--server-address"
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "kyverno_mp", "serve", "authz"),
-                *("--mode", mode, "--policies", str(self.policies)),
+        self.process = start(
+            (
+                *("serve", "authz", "--mode", mode, "--policies", str(self.policies)),
                 *(address, "127.0.0.1:0", "--probes-address", "127.0.0.1:0"),
                 *("--kube-policy-source=false", "--workers", str(workers)),
                 *("--runtime-dir", str(folder / "run"), *flags),
-            ],
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
-            stdout=self._output,
-            stderr=self._errors,
-            start_new_session=True,
+            ),
+            without_settings(),
+            folder,
         )
         try:
             text = wait_for(self._banner)
@@ -73,12 +68,12 @@ class Authorizer:
 
     def _banner(self) -> str:
         assert self.process.poll() is None, self.errors()
-        text = Path(self._output.name).read_text()
+        text = (self._folder / "stdout").read_text()
         return text if "overview" in text else ""
 
     def errors(self) -> str:
         """Return the log so far."""
-        return Path(self._errors.name).read_text()
+        return (self._folder / "stderr").read_text()
 
     def health(self, path: str) -> tuple[int, str]:
         """GET from the health server."""
@@ -104,8 +99,6 @@ class Authorizer:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(HANG_S)
-        self._output.close()
-        self._errors.close()
 
 
 def get(

@@ -11,17 +11,14 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.faults.started import start, without_settings
 from tests.waiting import HANG_S, wait_for
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Service:
@@ -33,32 +30,26 @@ class Service:
         *flags: str,
         workers: int = 2,
         variables: Mapping[str, str] | None = None,
-        tree: Path = ROOT,
+        tree: Path | None = None,
     ) -> None:
-        """Start it; ``tree``: the folder of the version to run."""
+        """Start it; ``tree``: the folder whose version a new interpreter runs."""
         self.policies = folder / "policies"
         self.policies.mkdir(exist_ok=True)
         self.runtime_dir = folder / "run"
-        self._errors = (folder / "stderr").open("w")
-        self._output = (folder / "stdout").open("w")
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "kyverno_mp", "serve", "--standalone"),
+        self._folder = folder
+        settings = {"KYVERNO_MP_DASHBOARD": "false", **(variables or {})}
+        self.process = start(
+            (
+                *("serve", "--standalone"),
                 *("--policies", str(self.policies), "--port", "0"),
                 *("--health-port", "0", "--host", "127.0.0.1"),
                 *("--workers", str(workers), "--runtime-dir", str(self.runtime_dir)),
                 "--allow-empty",
                 *flags,
-            ],
-            cwd=tree,
-            env={
-                **{k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
-                "KYVERNO_MP_DASHBOARD": "false",
-                **(variables or {}),
-            },
-            stdout=self._output,
-            stderr=self._errors,
-            start_new_session=True,
+            ),
+            {**without_settings(), **settings},
+            folder,
+            tree,
         )
         try:
             self.port, self.health_port, self.trust = self._read_banner()
@@ -69,7 +60,7 @@ class Service:
     def _read_banner(self) -> tuple[int, int, str]:
         def read() -> str:
             assert self.process.poll() is None, self.errors()
-            text = Path(self._output.name).read_text()
+            text = self._output()
             return text if "policies  http" in text else ""
 
         text = wait_for(read)
@@ -83,15 +74,16 @@ class Service:
 
     def dashboard_port(self) -> int:
         """Return the port of the dashboard, which the banner names."""
-        found = re.search(
-            r"dashboard http://[\d.]+:(\d+)/", Path(self._output.name).read_text()
-        )
+        found = re.search(r"dashboard http://[\d.]+:(\d+)/", self._output())
         assert found
         return int(found[1])
 
     def errors(self) -> str:
         """Return the log so far."""
-        return Path(self._errors.name).read_text()
+        return (self._folder / "stderr").read_text()
+
+    def _output(self) -> str:
+        return (self._folder / "stdout").read_text()
 
     def pids(self, name: str) -> list[int]:
         """Return process ids: of ``leader``, ``webhook``, ``health`` or ``worker``."""
@@ -172,8 +164,6 @@ class Service:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(HANG_S)
-        self._output.close()
-        self._errors.close()
 
 
 def review_of(pod: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.service import ROOT, review_of
+from tests.faults.service import review_of
+from tests.faults.started import start, without_settings
 from tests.ports import free_ports
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.waiting import HANG_S, wait_for
@@ -36,11 +35,11 @@ class Served:
     """``kyverno-mp serve`` with one worker, in the cluster of a FakeApi."""
 
     def __init__(
-        self, api: FakeApi, folder: Path, tree: Path = ROOT, **more: str
+        self, api: FakeApi, folder: Path, tree: Path | None = None, **more: str
     ) -> None:
-        """Start it; ``tree``: the folder of the version; ``more``: settings."""
+        """Start it; ``tree`` as Service's; ``more``: settings."""
         self.api = api
-        self.log = folder / "log"
+        self.log = folder / "stderr"
         self._port, self._health_port = free_ports(2)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(_kubeconfig(api.access.port)))
@@ -56,17 +55,8 @@ class Served:
             "EVENTS_QUEUED_MAX": str(QUEUED_MAX),
             **more,
         }
-        given = {f"KYVERNO_MP_{name}": value for name, value in settings.items()}
-        others = {k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "kyverno_mp", "serve"],
-                cwd=tree,
-                env={**others, **given},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        named = {f"KYVERNO_MP_{name}": value for name, value in settings.items()}
+        self.process = start(("serve",), {**without_settings(), **named}, folder, tree)
 
     def begin(self) -> None:
         """Wait until reviews are evaluated and reported."""

@@ -40,18 +40,14 @@ TYPE_OF = {"ClusterPolicy": "generate", "GeneratingPolicy": "cel-generate"}
 class Family:
     """The processes of one API server and one folder of journals."""
 
-    def __init__(self, api: FakeApi, folder: Path, kind: str) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, kind: str, parent: "subprocess.Popen[str]"
+    ) -> None:
         """``kind`` is the kind of the generating policy."""
         self.api = api
         self.folder = folder
         self.kind = kind
-        self._parent = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.generator"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=_ROOT,
-        )
+        self._parent = parent
 
     def start(self, role: str, *words: object) -> int:
         """Start a process and return its id."""
@@ -131,9 +127,6 @@ class Family:
                 kill(one)
         check(self.api)
 
-    def close(self) -> None:
-        self._parent.communicate("")
-
 
 def kill(process: int) -> None:
     """Kill a process and wait for its end."""
@@ -206,13 +199,27 @@ def api() -> Iterator[FakeApi]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def parent() -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.generator"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+    ) as process:
+        yield process
+        process.communicate("")
+
+
 @pytest.fixture(params=list(POLICY_OF))
 def family(
-    api: FakeApi, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Family]:
-    one = Family(api, tmp_path, request.param)
-    yield one
-    one.close()
+    api: FakeApi,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    parent: "subprocess.Popen[str]",
+) -> Family:
+    return Family(api, tmp_path, request.param, parent)
 
 
 def test_kill_at_any_request_of_the_pool(

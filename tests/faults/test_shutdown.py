@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.service import Service, pod, require_label, write_whole
+from tests.faults.started import ROOT
 from tests.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,8 @@ def started(
 ) -> Service:
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
-    return Service(tmp_path, *flags, variables=variables)
+    # The end of its interpreter is tested too.
+    return Service(tmp_path, *flags, variables=variables, tree=ROOT)
 
 
 def _ctrl_c(service: Service) -> None:

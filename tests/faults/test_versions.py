@@ -182,13 +182,16 @@ def _has_recorded_two(service: Service) -> bool:
 
 
 def _served(api: FakeApi, folder: Path, tree: Path) -> Served:
-    return Served(api, folder, tree, **({"CALLER_PATH": FALSE} if tree == ROOT else {}))
+    if tree == ROOT:
+        return Served(api, folder, CALLER_PATH=FALSE)
+    return Served(api, folder, tree)
 
 
 @contextlib.contextmanager
 def _service(
     folder: Path, tree: Path, variables: dict[str, str] | None = None
 ) -> Iterator[Service]:
-    service = Service(folder, variables=variables, tree=tree)
+    own = None if tree == ROOT else tree
+    service = Service(folder, variables=variables, tree=own)
     with contextlib.closing(service):
         yield service

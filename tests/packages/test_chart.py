@@ -68,10 +68,11 @@ def container(documents: dict[Key, Document]) -> dict[str, Any]:
 
 
 def test_chart_files_are_generated_from_the_parts() -> None:
-    for path, text in chart.files().items():
+    files = chart.files()
+    for path, text in files.items():
         assert path.read_text() == text, path
     for folder in ("crds-files", "monitoring"):
-        assert set((CHART / folder).iterdir()) <= set(chart.files())
+        assert set((CHART / folder).iterdir()) <= set(files)
     assert dashboard.FILE.read_text() == dashboard.text()
 
 

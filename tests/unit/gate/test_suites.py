@@ -5,6 +5,7 @@ A failure means: a suite is left out without notice, or a broken suite looks pas
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,11 @@ def test_a_missing_program_has_failed() -> None:
     assert run([missing, _says("b", "x")]) == 1
 
 
-def test_tests_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tests_are_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], workers: int
+) -> None:
+    """Also those that fail, or are skipped, before or after their own lines."""
     text = """
 import pytest
 def test_a(): pass
@@ -96,14 +101,22 @@ def test_c(): pytest.skip("no moon")
 @pytest.fixture
 def broken(): raise OSError
 def test_d(broken): pass
+@pytest.fixture
+def left():
+    yield
+    raise OSError
+def test_e(left): pass
+@pytest.mark.skip(reason="no moon")
+def test_f(): pass
 """
-    suites = [_pytest("p", tmp_path / "test_p.py", text), _says("a", "x")]
-    assert run(suites) == 1
+    suite = _pytest("p", tmp_path / "test_p.py", text)
+    suite = replace(suite, command=(*suite.command, "-n", str(workers)))
+    assert run([suite, _says("a", "x")]) == 1
     out = capfd.readouterr().out
-    assert re.search(r"^p +1 +2 +1 ", out, re.MULTILINE)
-    assert re.search(r"^p +1 not run: no moon$", out, re.MULTILINE)
-    assert re.search(r"^FAILED p: .*::test_b$", out, re.MULTILINE)
-    assert re.search(r"^FAILED p: .*::test_d$", out, re.MULTILINE)
+    assert re.search(r"^p +2 +3 +2 ", out, re.MULTILINE)
+    assert re.search(r"^p +2 not run: no moon$", out, re.MULTILINE)
+    for name in "bde":
+        assert re.search(rf"^FAILED p: .*::test_{name}$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
