@@ -98,11 +98,13 @@ class LostTriggers:
             newer = self.existing.triggers(
                 *(ready.ir, rule, _written_since(since_ns), refusals.add)
             )
-            if not needs_review(rule.linked.ir):
-                triggers |= newer
-            elif is_last:
+            is_reviewed = needs_review(rule.linked.ir)
+            if is_reviewed and is_last:
                 leave_out(self.dependencies, ready.stored, rule.name, newer)
-            for trigger in triggers.values():
+            lost = {} if is_reviewed else newer_first(newer, triggers)
+            if is_last:
+                lost |= triggers
+            for trigger in lost.values():
                 yield Task(
                     *(GENERATE, name, rule.name, trigger),
                     request=request,
@@ -144,6 +146,17 @@ class LostTriggers:
                 if trigger is not None:
                     triggers[trigger.key] = trigger
         return triggers
+
+
+def newer_first(
+    newer: Mapping[str, Trigger], known: Mapping[str, Trigger]
+) -> dict[str, Trigger]:
+    """Return the newer triggers, first those without generated objects.
+
+    Only these lack something for sure, and a look may end early.
+    """
+    new = {key: trigger for key, trigger in newer.items() if key not in known}
+    return new | dict(newer)
 
 
 def _written_since(since_ns: int) -> Callable[[Json], bool]:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out
+from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out, newer_first
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
@@ -157,7 +157,8 @@ class GeneratingEvents:
 
         ``refusals`` collects the rejected lists. ``since_ns``: only triggers written
         since then, whose reviews are lost; only the last look reports those that are
-        left out. Raises: other DependencyErrors.
+        left out, and has triggers that were not written since. Raises: other
+        DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
@@ -167,6 +168,8 @@ class GeneratingEvents:
                 name = ready.ir.policy.name
                 leave_out(self._dependencies, ready.stored, name, existing)
             existing = {}
+        if not is_last:
+            triggers, existing = {}, newer_first(existing, triggers)
         yield from _tasks(ready, triggers, existing, claims)
 
     def _record(self, ready: ReadyGenerating) -> None:

@@ -174,6 +174,30 @@ def test_pool_that_ends_looks_at_once(api: FakeApi, *, is_in_cel: bool) -> None:
         assert requests_left(api) == []
 
 
+def test_a_look_begins_with_what_lacks_objects(noted: FakeApi) -> None:
+    """It may end before it has processed a hundred triggers that lack nothing."""
+    policy(noted, rule(data=DATA))
+    for number in range(10):
+        trigger(noted, f"old-{number}")
+    with term(noted) as held:
+        held.pass_s(40)
+        assert requests_left(noted) == []
+        trigger(noted, "new")
+        _name(noted)
+        held.catch_up()
+        processed = []
+
+        def asked(_method: str, target: str) -> None:
+            if "/secrets/" in target:
+                processed.append(target.partition("?")[0].rpartition("/")[2])
+
+        noted.on_request = asked
+        held.background.finish()
+        noted.on_request = lambda _method, _target: None
+    assert processed[0] == "new"
+    assert _generated(noted, "new")
+
+
 def test_early_looks_leave_the_rest_to_the_last_one(noted: FakeApi) -> None:
     """Mutations are not repeated, and nothing is reported twice."""
     by_user = rule(
