@@ -1,7 +1,7 @@
 """Define the dependencies of the background pool.
 
 Room: background. Takes: nothing. Gives: BackgroundDependencies. Next:
-background/start.py. May touch: nothing.
+background/start.py.
 Source: docs/architecture.md 2; docs/behaviour/controllers 5.
 """
 

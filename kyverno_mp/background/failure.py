@@ -2,7 +2,6 @@
 
 Room: background. Takes: a Task, its ReadyPolicy, an error. Gives: Failure, reason_of.
 Next: background/requests.py writes it to an UpdateRequest, an Event and the log.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6; docs/background.md (failures).
 
 Messages of rules may quote the trigger and the targets. Messages of the API server may

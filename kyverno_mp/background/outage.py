@@ -1,8 +1,7 @@
 """Tell an outage of the API server from a failure of a single call.
 
 Room: background. Takes: errors of calls and of rules. Gives: OUTAGES, ``is_outage``,
-``is_rejection``. Next: background/runner.py, background/refusals.py. May touch: nothing
-outside its arguments.
+``is_rejection``. Next: background/runner.py, background/refusals.py.
 Source: docs/background.md (requests).
 
 An outage stops all work and counts as no attempt. A rule that exceeds its time and a

@@ -1,7 +1,7 @@
 """Define the possible outcomes of a background task, including waits.
 
 Room: background. Takes: nothing. Gives: Outcome and its constants. Next:
-background/requests.py, which waits and counts dropped tasks. May touch: nothing.
+background/requests.py, which waits and counts dropped tasks.
 Source: docs/pools.md 3; docs/background.md (requests).
 """
 

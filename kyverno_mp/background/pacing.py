@@ -1,8 +1,7 @@
 """Decide when a failing task or request is tried again.
 
 Room: background. Takes: failures, outages and changes of one task, with their times.
-Gives: Pace, Crowd. Next: background/requests.py. May touch: nothing outside its
-arguments.
+Gives: Pace, Crowd. Next: background/requests.py.
 Source: docs/background.md (requests); client-go's per-item exponential failure rate
 limiter.
 

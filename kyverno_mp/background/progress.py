@@ -1,7 +1,6 @@
 """Keep the requests and tasks of each trigger, and the progress of each request.
 
 Room: background. Takes: nothing. Gives: Lane, Progress. Next: background/requests.py.
-May touch: nothing outside its arguments.
 Source: docs/background.md (requests).
 """
 

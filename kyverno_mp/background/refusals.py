@@ -2,8 +2,7 @@
 
 Room: background. Takes: blocks that may be rejected. Gives: Refusals,
 ``namespace_may_end``. Next: background/generate/policy_events.py,
-background/generate/writing.py, background/generate/lost.py. May touch: nothing outside
-its arguments.
+background/generate/writing.py, background/generate/lost.py.
 Source: docs/background.md (requests).
 """
 

@@ -2,7 +2,6 @@
 
 Room: background. Takes: an UpdateRequest as the API server stores it. Gives:
 StoredRequest, Trigger, Task. Next: background/requests.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.4, 5.1, 5.2; docs/pools.md 3.
 """
 

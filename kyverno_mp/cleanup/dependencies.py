@@ -1,7 +1,7 @@
 """Define the dependencies of the clean-up controller.
 
 Room: cleanup. Takes: nothing. Gives: CleanupDependencies. Next:
-cleanup/start.py. May touch: nothing.
+cleanup/start.py.
 Source: docs/architecture.md 2; docs/behaviour/controllers 7.
 """
 

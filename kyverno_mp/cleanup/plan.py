@@ -2,7 +2,7 @@
 
 Room: cleanup. Takes: a linked policy. Gives: Plan and Judge; CleanupPlan for
 CleanupPolicies. Next: cleanup/scan.py, cleanup/evaluator.py; cleanup/deleting.py has
-the plan of DeletingPolicies. May touch: nothing outside its arguments.
+the plan of DeletingPolicies.
 Source: docs/behaviour/controllers 7 (Matching).
 """
 

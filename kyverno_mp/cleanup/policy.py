@@ -3,7 +3,6 @@
 Room: cleanup. Takes: a CleanupPolicy or DeletingPolicy as the API server stores it.
 Gives: StoredPolicy, which the informer keeps, and CompiledPolicy, created once per
 version. Next: cleanup/runner.py; cleanup/deleting.py compiles DeletingPolicies.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile, Cron).
 """
 

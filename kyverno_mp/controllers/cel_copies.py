@@ -1,8 +1,7 @@
 """Generate the autogen copies of a policy of policies.kyverno.io, of any kind.
 
 Room: controllers. Takes: a policy. Gives: ``copies_of``.
-Next: cel_status.py, controllers/webhook_config/cel.py. May touch: nothing outside its
-arguments.
+Next: cel_status.py, controllers/webhook_config/cel.py.
 Source: docs/behaviour/cel 7.
 """
 

@@ -1,8 +1,7 @@
 """Compute the status of a policy in CEL, as upstream writes it.
 
 Room: controllers. Takes: a policy, its previous status, whether it is in force. Gives:
-the status. Next: controllers/policy_status.py. May touch: nothing outside its
-arguments.
+the status. Next: controllers/policy_status.py.
 Source: docs/behaviour/cel 1 (status), 7; Kyverno
 pkg/controllers/policystatus/{vpol,mpol}.go.
 

@@ -1,7 +1,7 @@
 """Report in a policy's status whether the API server enforces the policy natively.
 
 Room: controllers. Takes: a status, GeneratedStatus. Gives: the status with it.
-Next: controllers/policy_status.py. May touch: nothing outside its arguments.
+Next: controllers/policy_status.py.
 Source: docs/behaviour/controllers 13; docs/behaviour/cel 8; Kyverno
 pkg/controllers/admissionpolicygenerator/controller.go (updatePolicyStatus).
 """

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: a Rule from autogen. Gives: its JSON, with the empty fields
 that Go writes and the defaults of the CRD, without the fields that Go omits.
-Next: controllers/policy_status.py. May touch: nothing outside its arguments.
+Next: controllers/policy_status.py.
 Source: docs/behaviour/controllers 3.8; Kyverno api/kyverno/v1.
 
 KYVERNO: Go writes struct values even when they are empty, but not pointers, lists and

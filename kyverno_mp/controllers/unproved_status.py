@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: a policy as stored. Gives: with_unproved, the policy with the
 condition; without_outdated, which removes it after a change of the policy.
-Next: leader/triggers/writer.py. May touch: nothing outside its arguments.
+Next: leader/triggers/writer.py.
 Source: docs/SECURITY.md (reviews without proof).
 
 SAFETY: whoever sends such reviews causes one write for each generation of a policy.

@@ -2,7 +2,6 @@
 
 Room: leader. Takes: Callers from their controller. Gives: the values of the segment
 ``callers``, and whether every worker has them. Next: leader/cluster.py publishes them.
-May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller); docs/architecture.md 3 (generations).
 """
 

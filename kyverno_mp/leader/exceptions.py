@@ -1,7 +1,7 @@
 """Decode the PolicyExceptions of both groups, and find the policies they name.
 
 Room: leader. Takes: StoredDocuments. Gives: exceptions, and for each policy those
-that name it. Next: leader/policy_store.py. May touch: nothing outside its arguments.
+that name it. Next: leader/policy_store.py.
 Source: docs/behaviour/engine 8.7; docs/behaviour/cel 2.2, 6.
 """
 

@@ -1,8 +1,7 @@
 """Answer GET paths of the API server from canned objects.
 
 Room: leader. Takes: raw cluster objects, ApiCallAnswer documents. Gives: answers by
-``<METHOD> <path>``. Next: leader/cluster_data.py. May touch: nothing outside its
-arguments.
+``<METHOD> <path>``. Next: leader/cluster_data.py.
 Source: Kubernetes API concepts (paths of resources); docs/behaviour/engine 3.7
 (apiCall).
 """

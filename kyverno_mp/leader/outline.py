@@ -3,7 +3,6 @@
 Room: leader. Takes: a policy as JSON. Gives: its outline, another document of the same
 policy, and whether a document is one. Next: leader/documents/source_room.py decides
 which; leader/documents/outlined.py gives them their status.
-May touch: nothing outside its arguments.
 
 SAFETY: an outline is compiled as its policy would be, so webhooks are registered for
 its kinds, and published as a stub that fails where the policy matches. A policy that

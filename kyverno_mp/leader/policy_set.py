@@ -1,7 +1,7 @@
 """Define all policies at one moment, as they are published.
 
 Room: leader. Takes: nothing. Gives: PolicySet, which leader/policy_store.py creates.
-Next: leader/policy_segments.py. May touch: nothing outside its arguments.
+Next: leader/policy_segments.py.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 Room: leader. Takes: Changes of a source of policies, which leader/stored_document.py
 splits into documents. Gives: PolicySet; new_store. Next: leader/loop.py publishes it.
-May touch: nothing outside its arguments.
 
 An invalid policy affects only itself: its last valid version stays in force. So does
 the last version of a policy that is too costly to compile (expr/compile_budget.py) or

@@ -2,7 +2,7 @@
 
 Room: leader. Takes: RolloutStates from their controller, exceeded budgets from
 leader/denials.py. Gives: the values of the segment ``rollouts``.
-Next: leader/cluster.py publishes them. May touch: nothing outside its arguments.
+Next: leader/cluster.py publishes them.
 Source: docs/gradual-enforcement.md.
 """
 

@@ -3,7 +3,6 @@
 Room: leader. Takes: a compiled policy. Gives: the rules in force, and the excluded
 ones.
 Next: leader/policy_store.py; the CLI reports the same before a policy is served.
-May touch: nothing outside its arguments.
 """
 
 from typing import Final, TypeVar

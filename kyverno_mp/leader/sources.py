@@ -1,7 +1,7 @@
 """Define the sources of a leader's policies and data: folders or the API server.
 
 Room: leader. Takes: nothing. Gives: Sources; leader/{folder,cluster_data}.py and
-leader/cluster.py satisfy its Protocols. Next: leader/loop.py. May touch: nothing.
+leader/cluster.py satisfy its Protocols. Next: leader/loop.py.
 """
 
 from collections.abc import Callable, Mapping

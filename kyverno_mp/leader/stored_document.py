@@ -2,7 +2,7 @@
 
 Room: leader. Takes: the bytes of a file, or of one object of the cluster. Gives:
 StoredDocuments, and the keys by which exceptions refer to a policy.
-Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Next: leader/policy_store.py.
 
 Packed bytes take a tenth of the memory of objects; equal digests mean equal documents.
 """

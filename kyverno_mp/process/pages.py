@@ -2,7 +2,7 @@
 
 Room: process. Takes: an Accept header, endpoints, a summary. Gives: content types and
 bodies.
-Next: process/roles/health.py sends them. May touch: nothing.
+Next: process/roles/health.py sends them.
 """
 
 import html

@@ -1,7 +1,7 @@
 """Choose the kinds of generated objects to watch, within limits.
 
 Room: background. Takes: the kinds that each policy has generated. Gives: ``chosen``.
-Next: background/generating/watches.py. May touch: nothing outside its arguments.
+Next: background/generating/watches.py.
 Source: docs/background.md (GeneratingPolicies).
 
 Cluster policies come first, because their authors are trusted. Then each namespace gets

@@ -2,7 +2,6 @@
 
 Room: background. Takes: objects as wanted and as stored. Gives: replacements, digests.
 Next: background/objects/downstream.py, background/generate/preview.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.4 (table).
 """
 

@@ -2,8 +2,7 @@
 
 Room: background. Takes: a rule or policy, a trigger; labels of objects. Gives: labels
 to write, selectors, ``owner_of``. Next: background/objects/downstream.py,
-background/generate/policy_events.py, background/generating/run.py. May touch: nothing
-outside its arguments.
+background/generate/policy_events.py, background/generating/run.py.
 Source: docs/behaviour/controllers 5.3, 5.6; docs/behaviour/cel 10.2; Kyverno
 pkg/cel/libs/context.go (addGenerateLabels).
 

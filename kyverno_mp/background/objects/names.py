@@ -1,7 +1,7 @@
 """Remember the names of triggers whose labels contain only their uid.
 
 Room: background. Takes: lists of names by uid. Gives: Names. Next:
-background/objects/triggers.py. May touch: nothing outside its arguments.
+background/objects/triggers.py.
 Source: docs/behaviour/controllers 5.3 (labels have no name of the trigger).
 """
 

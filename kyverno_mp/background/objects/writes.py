@@ -2,7 +2,6 @@
 
 Room: background. Takes: a function that writes one object. Gives: Writes,
 write_then_delete. Next: background/generate/writing.py, background/generating/run.py.
-May touch: nothing outside its arguments.
 Source: docs/background.md (requests, contested objects).
 """
 

@@ -2,7 +2,6 @@
 
 Room: cleanup. Takes: an object's metadata from the watch. Gives: Labelled,
 which the informers keep. Next: cleanup/ttl/watches.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 7 (TTL).
 """
 

@@ -1,7 +1,7 @@
 """Count results for the summary of ``apply``.
 
 Room: cli. Takes: Responses. Gives: Counts. Next: apply.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
+Source: docs/behaviour/cli 9.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: linked policies, values. Gives: a Batch, if the policies can run as
 one.
-Next: evaluate. May touch: nothing outside its arguments.
+Next: evaluate.
 
 PERF: apply with 1,000 Pods: plain text shows only messages of failures, and the fast
 programs take a third of the time of the explain programs.

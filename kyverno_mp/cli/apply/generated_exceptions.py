@@ -1,7 +1,7 @@
 """Write a PolicyException for each failure, for a person to review and apply.
 
 Room: cli. Takes: Responses. Gives: YAML or JSON text. Next: apply.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 10
+Source: docs/behaviour/cli 10
 (generate-exceptions).
 """
 

@@ -1,7 +1,7 @@
 """Define the objects and the cluster data of a run of ``apply``.
 
 Room: cli. Takes: objects and cluster data, from files or from a cluster. Gives: Scene.
-Next: command, from_cluster. May touch: nothing.
+Next: command, from_cluster.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Serialize Responses, to send them from a worker process to its parent.
 
 Room: cli. Takes: Responses of one object. Gives: bytes, and the decoded Responses.
-Next: apply. May touch: nothing outside its arguments.
+Next: apply.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Return the word for a rule's result in tables, SARIF, JUnit and TAP.
 
 Room: cli. Takes: Responses. Gives: a word. Next: output, structured.
-May touch: nothing outside its arguments. Source: docs/behaviour/cli 10.
+Source: docs/behaviour/cli 10.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Compare what two sides of a change do with each object.
 
 Room: cli. Takes: two Sides. Gives: Differences. Next: output.
-May touch: nothing outside its arguments. Source: docs/preview.md (changes).
+Source: docs/preview.md (changes).
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """Compute the objects that policies would generate for a created object.
 
 Room: cli. Takes: the generating policies of a side, its objects and ClusterFacts.
-Gives: Generation. Next: sides. May touch: nothing outside its arguments.
+Gives: Generation. Next: sides.
 Source: docs/preview.md (generated objects); docs/behaviour/controllers 5.4.
 """
 

@@ -1,7 +1,7 @@
 """Print the differences of two sides: a table, JSON or markdown.
 
 Room: cli. Takes: Differences. Gives: one text. Next: cli/report/text, for columns and
-escapes. May touch: nothing outside its arguments. Source: docs/preview.md (output).
+escapes. Source: docs/preview.md (output).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Find the policies whose result depends on a user or labels that nobody has told.
 
 Room: cli. Takes: the policies of a side. Gives: Readers. Next: sides.
-May touch: nothing outside its arguments. Source: docs/preview.md (not decidable).
+Source: docs/preview.md (not decidable).
 
 A policy that reads them and may match an object is not decidable; an absent value could
 turn a denial into a pass.

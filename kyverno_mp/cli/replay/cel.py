@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a PolicySet, ports that note what is not recorded. Gives: CelPolicies,
 and CelReplay with the planners for the webhook's handlers. Next: verdicts.
-May touch: nothing outside its arguments.
 Source: docs/replay.md; docs/behaviour/cel 3, 6, 10.1.
 
 The planners are the server's. A policy is a candidate if the request's resource,

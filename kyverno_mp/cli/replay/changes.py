@@ -1,7 +1,7 @@
 """Compare two verdicts about one request, and count the changes.
 
 Room: cli. Takes: Verdicts before and after, a Line. Gives: Change records and Tables.
-Next: output. May touch: nothing outside its arguments.
+Next: output.
 Source: docs/replay.md (changes).
 """
 

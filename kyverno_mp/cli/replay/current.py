@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a Line. Gives: CurrentReview, which implements the ports of
 webhook/review/dependencies.py from the Line, and NotedEngine. Next: verdicts.
-May touch: nothing outside its arguments. Source: docs/replay.md.
+Source: docs/replay.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence

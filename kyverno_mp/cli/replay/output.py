@@ -1,7 +1,7 @@
 """Print the result of a replay: tables, JSON or markdown.
 
 Room: cli. Takes: Tables, facts about the recording. Gives: one text. Next:
-cli/report/text, for columns and escapes. May touch: nothing outside its arguments.
+cli/report/text, for columns and escapes.
 """
 
 import json

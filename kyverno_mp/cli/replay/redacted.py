@@ -1,7 +1,7 @@
 """Determine the rules that may depend on redacted values of a recording.
 
 Room: cli. Takes: RuleIR, JSON pointers of redacted values. Gives: RedactedReads.
-Next: verdicts. May touch: nothing outside its arguments.
+Next: verdicts.
 Source: program/rule_reads.py (what a rule reads); docs/replay.md.
 
 A rule whose reads are unknown is treated as if it read everything.

@@ -2,7 +2,6 @@
 
 Room: cli. Takes: a function that notes the data that a rule requested. Gives: the ports
 of program/ports.py. Next: verdicts, which names the policies of these rules.
-May touch: nothing outside its arguments.
 
 Ports that returned empty data could turn a denial into a pass.
 """

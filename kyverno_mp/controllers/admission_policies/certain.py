@@ -2,8 +2,7 @@
 
 Room: controllers. Takes: expressions, the resources that a policy matches. Gives:
 whether no evaluation can fail.
-Next: controllers/admission_policies/from_cel_policy.py. May touch: nothing outside its
-arguments.
+Next: controllers/admission_policies/from_cel_policy.py.
 Source: docs/behaviour/cel 8; Kubernetes apiserver: matchConditions (matcher.go), create
 handler, rest.BeforeCreate.
 

@@ -3,7 +3,6 @@
 Room: controllers. Takes: a rule, its exceptions, a Directory. Gives: Constraints:
 matchConstraints and matchConditions. Next:
 controllers/admission_policies/from_cluster_policy.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 
 The rules have upstream's form. Parts that this form cannot express become match

@@ -1,8 +1,7 @@
 """Build the native admission policy and binding for a policy in CEL.
 
 Room: controllers. Takes: a ValidatingPolicy or MutatingPolicy, its exceptions. Gives:
-Generated. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
-arguments.
+Generated. Next: controllers/admission_policies/plans.py.
 Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).
 

@@ -2,7 +2,6 @@
 
 Room: controllers. Takes: a ClusterPolicy, its exceptions, a Directory.
 Gives: Generated. Next: controllers/admission_policies/plans.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 """
 

@@ -2,8 +2,7 @@
 
 Room: controllers. Takes: a policy, specs as JSON. Gives: Generated, the resources of
 the kinds.
-Next: controllers/admission_policies/objects.py. May touch: nothing outside its
-arguments.
+Next: controllers/admission_policies/objects.py.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 """
 

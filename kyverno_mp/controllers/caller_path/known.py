@@ -1,7 +1,7 @@
 """Define what a replica knows about the paths and the failures of its callers.
 
 Room: controllers. Takes: nothing. Gives: Known. Next: controllers/replicas.py reports
-it, controllers/caller_path/controller.py decides by it. May touch: nothing.
+it, controllers/caller_path/controller.py decides by it.
 Source: docs/SECURITY.md (the caller).
 """
 

@@ -1,8 +1,7 @@
 """Decide which secret path segments exist and which one is registered.
 
 Room: controllers. Takes: Paths as stored in the Secret, Facts. Gives: the next Paths.
-Next: controllers/caller_path/controller.py stores them. May touch: nothing outside its
-arguments.
+Next: controllers/caller_path/controller.py stores them.
 Source: docs/SECURITY.md (the caller).
 
 A new segment is known to every replica before it is registered, and the old one stays

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: the bundle and the pair from the Secrets, the time. Gives: the
 bundle to register, whether to serve the pair now.
-Next: controllers/certificates/controller.py. May touch: nothing outside its arguments.
+Next: controllers/certificates/controller.py.
 Source: docs/behaviour/controllers 4 (rotation).
 
 A renewed authority stays in its Secret next to the new one. If the Secret was deleted

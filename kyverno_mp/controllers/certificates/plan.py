@@ -1,8 +1,7 @@
 """Decide which certificates must be renewed at a given time, as a pure function.
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
-Next: controllers/certificates/reconcile.py acts on them. May touch: nothing outside its
-arguments.
+Next: controllers/certificates/reconcile.py acts on them.
 Source: docs/behaviour/controllers 4; Kyverno pkg/tls/renewer.go at v1.18.2.
 
 Upstream overwrites a user's Secret that contains a chain (14.37). Here, a Secret

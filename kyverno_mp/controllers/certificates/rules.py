@@ -1,7 +1,7 @@
 """Define the names, lifetimes and labels of the certificates.
 
 Room: controllers. Takes: values of settings. Gives: CertificateRules. Next:
-certificates/{plan,make,reconcile}.py. May touch: nothing outside its arguments.
+certificates/{plan,make,reconcile}.py.
 Source: docs/behaviour/controllers 4.
 """
 

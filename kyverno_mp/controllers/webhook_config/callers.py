@@ -2,7 +2,6 @@
 
 Room: controllers. Takes: a stored configuration, WebhookOptions. Gives: its segments,
 its webhooks with another segment. Next: reconcile.py; leader/control/wire.py watches.
-May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller).
 
 SAFETY: a segment is written only into webhooks that call our Service, because users can

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: decoded policies, WebhookOptions. Gives: webhooks of the
 validating and of the mutating configuration. Next:
-controllers/webhook_config/controller.py. May touch: nothing outside its arguments.
+controllers/webhook_config/controller.py.
 Source: docs/behaviour/cel 9; docs/behaviour/controllers 3.1; Kyverno
 pkg/controllers/webhook/validating.go at v1.18.2.
 

@@ -1,7 +1,7 @@
 """Compute the match conditions of webhooks for policies of policies.kyverno.io.
 
 Room: controllers. Takes: a decoded policy. Gives: conditions to register. Next:
-controllers/webhook_config/cel.py. May touch: nothing outside its arguments.
+controllers/webhook_config/cel.py.
 Source: docs/behaviour/cel 9; Kyverno pkg/controllers/webhook/validating.go at v1.18.2.
 """
 

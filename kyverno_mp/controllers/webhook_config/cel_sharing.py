@@ -2,7 +2,6 @@
 
 Room: controllers. Takes: decoded policies of one kind, WebhookOptions. Gives:
 is_registered, CelWebhook. Next: controllers/webhook_config/cel.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.5; k8s apiserver, webhook/matchconditions.
 
 Each webhook costs the API server a call for each request, so policies with equal

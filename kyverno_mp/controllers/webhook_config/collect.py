@@ -1,7 +1,7 @@
 """Compute which kinds and operations each webhook must match for a policy.
 
 Room: controllers. Takes: a policy document and a Directory. Gives: entries.
-Next: controllers/webhook_config/resources.py. May touch: nothing outside its arguments.
+Next: controllers/webhook_config/resources.py.
 Source: docs/behaviour/controllers 3.3 items 1-6; Kyverno
 pkg/controllers/webhook/controller.go (mergeWebhook) and utils.go
 (collectResourceDescriptions) at v1.18.2.

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: values of settings and of the ConfigMap ``kyverno``. Gives:
 WebhookOptions; metadata and clientConfig of every configuration.
-Next: webhook_config/{resources,static}.py. May touch: nothing outside its arguments.
+Next: webhook_config/{resources,static}.py.
 Source: docs/behaviour/controllers 3.1, 10.3.
 """
 

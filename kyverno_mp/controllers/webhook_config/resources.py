@@ -2,7 +2,6 @@
 
 Room: controllers. Takes: policies in force, a Directory, WebhookOptions. Gives:
 Desired, both configurations. Next: controllers/webhook_config/reconcile.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.2-3.4; Kyverno pkg/controllers/webhook at v1.18.2.
 """
 

@@ -2,7 +2,6 @@
 
 Room: controllers. Takes: entries (resource, scope, operation). Gives: rules in the API
 server's format. Next: controllers/webhook_config/resources.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.2 (order), 3.3 items 7-8; Kyverno
 pkg/controllers/webhook/utils_webhook.go at v1.18.2.
 """

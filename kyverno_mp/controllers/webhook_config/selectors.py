@@ -1,7 +1,7 @@
 """Read and intersect the selectors of policies in CEL, for their webhooks.
 
 Room: controllers. Takes: policies, selectors of the configuration. Gives: selectors.
-Next: cel. May touch: nothing outside its arguments.
+Next: cel.
 Source: docs/behaviour/controllers 3.5; admissionregistration/v1 (label selectors).
 """
 

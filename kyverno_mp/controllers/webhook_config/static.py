@@ -1,7 +1,7 @@
 """Build the configurations for Kyverno's own kinds, leases and TTL labels.
 
 Room: controllers. Takes: WebhookOptions. Gives: configurations.
-Next: controllers/webhook_config/reconcile.py. May touch: nothing outside its arguments.
+Next: controllers/webhook_config/reconcile.py.
 Source: docs/behaviour/controllers 3.1 (table and static rules), 3.6 (leases).
 """
 

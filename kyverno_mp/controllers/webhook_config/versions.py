@@ -1,7 +1,7 @@
 """Decide which policies can share a webhook whose matchPolicy is Equivalent.
 
 Room: controllers. Takes: entries of policies. Gives: NamedVersions.
-Next: controllers/webhook_config/cel.py. May touch: nothing outside its arguments.
+Next: controllers/webhook_config/cel.py.
 Source: k8s apiserver, webhook/generic/webhook.go (ShouldCallHook): an object that a
 rule of the webhook names is sent as it is; any other is converted to a version that a
 rule names.

@@ -1,7 +1,7 @@
 """Define the inputs that the leader's controllers share.
 
 Room: leader. Takes: nothing. Gives: ReplicaContext, Followed, Dependencies. Next:
-leader/control/{build,wire,run}.py. May touch: nothing.
+leader/control/{build,wire,run}.py.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Define the keys that events add to the queues of the leader's controllers.
 
 Room: leader. Takes: nothing. Gives: Requests.
-Next: leader/control/{build,wire}.py. May touch: nothing.
+Next: leader/control/{build,wire}.py.
 """
 
 from typing import Final

@@ -2,7 +2,6 @@
 
 Room: leader. Takes: Settings, Configuration. Gives: CertificateRules, WebhookOptions,
 the configurations that depend on no policy. Next: leader/control/wire.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.2, 4, 10.3.
 """
 

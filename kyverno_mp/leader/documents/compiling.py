@@ -2,7 +2,7 @@
 
 Room: leader. Takes: a StoredDocument, the exceptions in force. Gives: CompileOutcome:
 the encoded policy and its status. Next: leader/policy_store.py, which also handles the
-errors. May touch: nothing outside its arguments.
+errors.
 Source: docs/behaviour/controllers 3.8 (ready, rulecount).
 """
 

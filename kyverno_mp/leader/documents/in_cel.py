@@ -2,7 +2,6 @@
 
 Room: leader. Takes: a StoredDocument, the exceptions that may name it. Gives:
 CompileOutcome. Next: leader/policy_store.py, which also handles the errors.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 6, 7, 10; docs/behaviour/controllers 13.
 
 All kinds take the same steps; a row of the compiler has what differs. Workers find the

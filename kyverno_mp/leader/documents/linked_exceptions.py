@@ -1,8 +1,7 @@
 """Keep the linked PolicyExceptions of each namespace within a budget of memory.
 
 Room: leader. Takes: the policies in force. Gives: the exceptions that each policy
-loses. Next: leader/documents/linked_memory.py. May touch: nothing outside its
-arguments.
+loses. Next: leader/documents/linked_memory.py.
 Source: docs/architecture.md 1 (promise 4); limits.LINKED_EXCEPTIONS_BYTES_MAX.
 
 SAFETY: an exception is charged to its own namespace, never to that of the policy, whose

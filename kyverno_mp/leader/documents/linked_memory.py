@@ -1,7 +1,7 @@
 """Keep the linked policies of each namespace within a memory budget.
 
 Room: leader. Takes: the policies in force. Gives: their replacements to publish, and
-their status. Next: leader/policy_store.py. May touch: nothing outside its arguments.
+their status. Next: leader/policy_store.py.
 Source: docs/architecture.md 1 (promise 4); limits.LINKED_NAMESPACE_BYTES_MAX.
 
 Policies are sorted by size, then by name. A policy that a tenant adds affects only

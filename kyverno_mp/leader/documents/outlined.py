@@ -1,7 +1,7 @@
 """Give policies whose documents are not kept their stubs and their status.
 
 Room: leader. Takes: the policies to publish, the documents. Gives: their replacements.
-Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Next: leader/policy_store.py.
 Source: docs/operate.md (room for policies).
 
 SAFETY: an outline has only the matches of its policy (leader/outline.py), so

@@ -2,7 +2,6 @@
 
 Room: leader. Takes: the size of each document, in the threads of the informers. Gives:
 SourceRoom: which documents to keep. Next: leader/cluster.py.
-May touch: nothing outside its arguments.
 Source: docs/operate.md (room for policies); docs/architecture.md 1 (promise 4).
 
 Administrators' documents are always kept. The namespaces share the rest of a total by

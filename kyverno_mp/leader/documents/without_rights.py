@@ -1,7 +1,7 @@
 """Replace policies whose author has lost a right that they use.
 
 Room: leader. Takes: the policies to publish, reasons by key. Gives: their replacements.
-Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Next: leader/policy_store.py.
 Source: docs/operate.md (the author of a namespaced policy).
 
 SAFETY: the replacement writes and reads nothing with our permissions. Its rules for

@@ -2,7 +2,6 @@
 
 Room: leader. Takes: TriggerRecord, our namespace. Gives: documents whose names are
 derived from their content. Next: leader/triggers/writer.py.
-May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
 """
 

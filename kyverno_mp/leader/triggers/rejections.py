@@ -1,7 +1,7 @@
 """Decide when a rejected record is tried again, and when it is given up.
 
 Room: leader. Takes: rejected and accepted records, a clock. Gives: Rejections. Next:
-leader/triggers/writer.py. May touch: nothing outside its arguments.
+leader/triggers/writer.py.
 Source: docs/background.md (requests); docs/faults.md.
 
 A webhook or a ValidatingAdmissionPolicy may deny all UpdateRequests for a while, or

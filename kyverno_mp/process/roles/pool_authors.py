@@ -1,7 +1,7 @@
 """Build the check of the authors of the policies that a pool carries out.
 
 Room: process. Takes: a pool's Tools. Gives: author_reason, for its dependencies.
-Next: egress/stored_authors.py. May touch: nothing outside its arguments.
+Next: egress/stored_authors.py.
 Source: docs/operate.md (the author of a namespaced policy).
 """
 

@@ -1,7 +1,7 @@
 """Import before the fork the modules that the engine otherwise imports lazily.
 
 Room: process. Takes: Settings. Gives: loaded modules, which all roles share.
-Next: process/serve.py. May touch: nothing outside its arguments.
+Next: process/serve.py.
 
 The command line starts without these libraries, because most of its runs do not need
 them. A worker must not load them during a review, nor have its own copy.

@@ -1,7 +1,7 @@
 """Define the inputs of every role.
 
 Room: process. Takes: nothing. Gives: Start. Next: process/roles/table.py and the
-modules of the roles. May touch: nothing.
+modules of the roles.
 """
 
 import socket

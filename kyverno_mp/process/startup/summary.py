@@ -1,7 +1,7 @@
 """Summarise in one line which policies are in force and which items were omitted.
 
 Room: process. Takes: the leader's Status. Gives: Summary.
-Next: process/banner.py, process/roles/health.py. May touch: nothing.
+Next: process/banner.py, process/roles/health.py.
 """
 
 from collections.abc import Iterable, Sequence
