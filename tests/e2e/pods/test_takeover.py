@@ -160,7 +160,9 @@ def test_it_is_taken_over(
     assert takeover.wrong == []
     # Kyverno's pods close their connections when they end, and the page says so.
     assert len(takeover.cut) <= KYVERNOS_PODS * (CALLERS + 1)
-    until(lambda: not takeover.not_generated(), "everything is generated")
+    # A pod of Kyverno may end after its answer, before it has written what to generate.
+    # Namespaces are created more seldom than its pods end.
+    until(lambda: len(takeover.unfinished()) <= KYVERNOS_PODS, "the rest is generated")
     gone = leftovers.before - leftovers.now()
     assert gone == {
         "secret/sh.helm.release.v1.kyverno.v1",
@@ -183,5 +185,5 @@ def test_the_way_back(
     assert takeover.wrong == []
     assert takeover.cut == []
     if kyverno.runs_background:
-        until(lambda: not takeover.not_generated(), "everything is generated")
+        until(lambda: not takeover.lacking(), "everything is generated")
     print(sorted(leftovers.now() ^ leftovers.before))
