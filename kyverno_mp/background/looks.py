@@ -23,7 +23,13 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.outcome import ABSENT_S
 from kyverno_mp.background.runner import Runner
 from kyverno_mp.background.update_request import StoredRequest
-from kyverno_mp.errors import DependencyError, LeaseLost, SnapshotUnusable
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeNotFound,
+    KubeRefused,
+    LeaseLost,
+    SnapshotUnusable,
+)
 from kyverno_mp.limits import BACKGROUND_FINISH_S_MAX
 from kyverno_mp.telemetry.families import BACKGROUND_LOOKS
 from kyverno_mp.telemetry.log import fields
@@ -52,8 +58,13 @@ class Looks:
         SAFETY: anyone may send reviews without proof. So each early look follows 30
         seconds without a look, as each last look follows a wait of 30 seconds.
         """
-        if self._note(request, only_if_due=True):
+        if not self._note(request, only_if_due=True):
+            return
+        try:
             self._look(request, EARLY, lambda: False)
+        except (KubeRefused, KubeNotFound) as error:
+            # The last look reports it, e.g. a kind that may not be listed.
+            _log.info(error.message, extra=fields(policy=request.spec.policy))
 
     def last(self, request: StoredRequest) -> None:
         """Note that the caller makes the last look of a request."""

@@ -7,7 +7,8 @@ Source: docs/replay.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -40,7 +41,8 @@ class Served:
     def by_key(self) -> dict[str, list[object]]:
         """Return the policies by key; policies of several kinds can share a key."""
         policies: dict[str, list[object]] = {}
-        for policy in (*self.policies, *self.cel.all):
+        images: list[Any] = [*self.image_rules, *self.image_policies]
+        for policy in (*self.policies, *self.cel.all, *self.cel.generating, *images):
             policies.setdefault(policy.policy.key, []).append(policy)
         return policies
 
@@ -57,7 +59,7 @@ def served(
     policy_set = load_policies(paths)
     if known is not None:
         known.add_exceptions(policy_set)
-    compiled = compile_all(policy_set.documents, policy_set.exceptions)
+    compiled = compile_all(policy_set.documents, policy_set.exceptions, verifies=whole)
     cel = cel_policies_of(policy_set, compiled)
     images = (
         compile_images(policy_set, policy_set.cel_exceptions, compiled) if whole else []
@@ -69,18 +71,22 @@ def served(
     other_policies = _others(policy_set, whole=whole)
     for name in other_policies:
         say(f"skipped, this command does not evaluate this kind: {name}", err=True)
-    image_rules = (
-        list(filter(None, map(_image_rules, compiled.policies))) if whole else []
-    )
+    image_rules: list[CompiledPolicy] = []
     in_force: dict[tuple[str, str, str], CompiledPolicy] = {}
-    for candidate in compiled.policies:
+    for compiled_policy in compiled.policies:
+        verifying, candidate = _parted(compiled_policy)
+        if whole:
+            image_rules += [part for part in (verifying,) if part.rules]
+            if not candidate.rules:
+                continue
+        else:
+            candidate = compiled_policy
         try:
             evaluated, lacking = servable(candidate, has_background=True)
         except PolicyInvalid as error:
-            if not (whole and _image_rules(candidate)):
-                say(f"policy {candidate.policy.key}: not in force: {error}", err=True)
+            say(f"policy {candidate.policy.key}: not in force: {error}", err=True)
             continue
-        if lacking and not whole:
+        if lacking:
             say(f"policy {candidate.policy.key}: {lacking}", err=True)
         # As in leader/policy_store.py: the last policy with a name is in force.
         policy = evaluated.policy
@@ -91,10 +97,20 @@ def served(
     return Served(policies, cel, image_rules, images)
 
 
-def _image_rules(compiled: CompiledPolicy) -> CompiledPolicy | None:
-    """Return the policy with its rules that verify images, None without any."""
-    rules = tuple(rule for rule in compiled.rules if rule.rule_type == "verifyImages")
-    return structs.replace(compiled, rules=rules) if rules else None
+def _parted(compiled: CompiledPolicy) -> tuple[CompiledPolicy, CompiledPolicy]:
+    """Return the policy with the rules that verify images, and with all others.
+
+    If the first rule that applies ends the evaluation, none of them stands alone.
+    """
+    verifies = [rule.rule_type == "verifyImages" for rule in compiled.rules]
+    if compiled.policy.apply_rules == "One" and any(verifies):
+        verifies = [True] * len(verifies)
+    return (
+        structs.replace(compiled, rules=tuple(compress(compiled.rules, verifies))),
+        structs.replace(
+            compiled, rules=tuple(compress(compiled.rules, [not v for v in verifies]))
+        ),
+    )
 
 
 def _others(policy_set: PolicySet, *, whole: bool) -> list[str]:

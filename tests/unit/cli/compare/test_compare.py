@@ -6,6 +6,7 @@ rejects, or one is stopped that the cluster accepts.
 """
 
 import base64
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -356,6 +357,23 @@ def test_what_nobody_has_told_is_not_decidable(change: Change, case: str) -> Non
     assert (row["change"], row["object"]) == ("undecidable", "Pod apps/web")
     assert need in row["needs"][0]
     assert "policy p" in row["needs"][0]
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_equal_objects_and_policies_are_unchanged(change: Change, case: str) -> None:
+    """Whatever they lack; an equal policy that judges another object is open."""
+    document, _ = OPEN[case]
+    result = change.of_objects([document], [pod("web")], [pod("web"), pod("new")])
+    assert changes(result) == {"undecidable": ["Pod apps/new"]}
+
+
+def test_a_changed_image_policy_is_open(change: Change) -> None:
+    before, _ = OPEN["a registry"]
+    after = copy.deepcopy(before)
+    entries = after["spec"]["rules"][0]["verifyImages"][0]["attestors"][0]["entries"]
+    entries[0]["keys"]["publicKeys"] = "k8s://a/other"
+    result = change.of_policies([before], [after], [pod("web")])
+    assert changes(result) == {"undecidable": ["Pod apps/web"]}
 
 
 @pytest.mark.parametrize("level", ["high", "low"])
