@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import structs
+from msgspec.json import encode
 
 from kyverno_mp.cli.replay.cel import CelPolicies
 from kyverno_mp.cli.replay.policies import Served
@@ -23,6 +23,7 @@ from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.list_source import ListSource
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.rule_reads import rule_reads
 from kyverno_mp.program.validating_policy.reads import (
     expressions_of,
     reads_namespace,
@@ -31,9 +32,11 @@ from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _NAMESPACE: Final = "namespaceObject"
 _USER_IN_RULE: Final = re.compile(
-    rb"userInfo|request\.roles|request\.clusterRoles|serviceAccountNamespace"
-    rb"|\{\{ *serviceAccountName"
+    rb'(?:\{\{[^{}]*|")(?:\brequest\b(?!\s*\.\s*\\*"?'
+    rb"(?:object|oldObject|operation|namespace|name|kind|resource|subResource)\b)"
+    rb"|\bserviceAccountName|userInfo|\broles\b|\bclusterRoles\b)"
 )
+"""In a variable, or at the start of a query: the user, or a request as a whole."""
 _USER_IN_CEL: Final = re.compile(r"userInfo|authorizer")
 AnyCelPolicy = Any
 """The IR of a policy in CEL: of every kind that reviews evaluate or trigger."""
@@ -45,7 +48,7 @@ def reads_user(policy: AnyPolicy) -> bool:
     if isinstance(policy, CompiledPolicy):
         return any(
             any(each.subjects or each.roles or each.cluster_roles for each in filters)
-            or _USER_IN_RULE.search(msgspec.json.encode(rule))
+            or (rule_reads(rule) is None and _USER_IN_RULE.search(encode(rule)))
             for rule in policy.rules
             for filters in [list(_filters(rule))]
         )

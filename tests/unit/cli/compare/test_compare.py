@@ -282,6 +282,21 @@ def test_a_thousand_creations_end_as_in_the_webhook(change: Change) -> None:
 
 OPEN = {
     "a user in a variable": (policy("p", EVE, ["Pod"], background=False), "the user"),
+    **{
+        f"a user as {query}": (
+            policy("p", denies(f"{{{{ {query} }}}}", "x"), ["Pod"], background=False),
+            "the user",
+        )
+        for query in (
+            "request.roles",
+            "request . clusterRoles",
+            'request."userInfo".groups',
+            "to_string(request)",
+            "request | userInfo",
+            "serviceAccountName",
+            "serviceAccountNamespace",
+        )
+    },
     "a user in match": (by_user("p"), "the user"),
     "a user in CEL": (
         validating("p", "request.userInfo.username != 'eve'"),
