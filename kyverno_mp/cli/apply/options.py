@@ -115,7 +115,7 @@ def options_of(policies: Sequence[str], **flags: object) -> Options:
 def check(options: Options) -> None:
     """Reject contradictory arguments, with upstream's order and messages."""
     if options.facts or options.fail_on or options.compare != "resources":
-        raise CommandFailed("--facts, --fail-on, --compare: needs --base and --head")
+        raise CommandFailed("--facts, --fail-on and --compare need --base and --head")
     ttl = options.generated_exception_ttl
     if parse_duration(ttl) is None:
         raise CommandFailed(

@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import click
+from click.core import ParameterSource
+
 from kyverno_mp.cli.apply.options import Options, options_of
 from kyverno_mp.cli.compare.differences import CHANGES, Differences, differences_of
 from kyverno_mp.cli.compare.manifests import manifests_of, shared_objects
@@ -64,13 +67,12 @@ def _check(options: Options) -> None:
     if options.output_format not in _FORMATS:
         message = f"--output-format {options.output_format} cannot be used with --base"
         raise CommandFailed(f"{message}: {', '.join(_FORMATS)}")
-    unchanged = Options(policies=())
-    for name in options.__struct_fields__:
-        if name not in _OTHER_FLAGS and getattr(options, name) != getattr(
-            unchanged, name
-        ):
-            flag = name.replace("_", "-")
-            raise CommandFailed(f"--{flag} cannot be used with --base and --head")
+    context = click.get_current_context()
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if param.name not in _OTHER_FLAGS and source is ParameterSource.COMMANDLINE:
+            flag = max(param.opts, key=len)
+            raise CommandFailed(f"{flag} cannot be used with --base and --head")
     of_policies = options.compare == _POLICIES
     if of_policies and (options.policies or not options.resources):
         raise CommandFailed(
@@ -118,7 +120,7 @@ def _sides(options: Options) -> list[Side]:
 def _output(differences: Differences, options: Options) -> str:
     noun = "policies" if options.compare == _POLICIES else "manifests"
     about = (
-        f"{differences.objects:,} objects; {noun} in {options.base} compared with"
+        f"objects: {differences.objects:,}; {noun} in {options.base} compared with"
         f" {options.head}"
     )
     if options.output_format == "json":
