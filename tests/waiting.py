@@ -30,6 +30,20 @@ def wait_for(condition: Callable[[], T | None], seconds: float = HANG_S) -> T:
     return value
 
 
+def process_ids(health: Callable[[], Any]) -> dict[str, int]:
+    """Return the ids by the names of the roles, once every process runs.
+
+    ``health`` reads /healthz, which says 0 of one that waits for its next start: a test
+    that kills the process 0 ends itself.
+    """
+
+    def running() -> dict[str, int] | None:
+        ids = {one["name"]: int(one["pid"]) for one in health()["processes"]}
+        return ids if all(ids.values()) else None
+
+    return wait_for(running)
+
+
 def pause() -> None:
     """Let other threads and processes run for a moment, in a loop without a count."""
     time.sleep(_POLL_S)

@@ -134,11 +134,7 @@ class Fleet:
             return bool(review_on(link, pod(**labels))["allowed"])
 
     def processes(self) -> dict[str, int]:
-        link = http.client.HTTPConnection("127.0.0.1", self.product.health_port)
-        with contextlib.closing(link):
-            link.request("GET", "/healthz")
-            body = json.loads(link.getresponse().read())
-        return {one["name"]: one["pid"] for one in body["processes"]}
+        return self.product.processes()
 
     def workers(self) -> list[int]:
         arbiter = psutil.Process(self.processes()["webhook"])

@@ -20,7 +20,7 @@ from typing import Any, Final
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.kubelet import Kubelet
 from tests.e2e.pod import Image, Pod
-from tests.waiting import HANG_S, unique, wait_for
+from tests.waiting import HANG_S, process_ids, unique, wait_for
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -116,8 +116,7 @@ class Installation:
         board = (
             pod.folder / "volumes" / "runtime" / "private" / "supervisor_status.json"
         )
-        found = json.loads(board.read_bytes())["processes"]
-        return {one["name"]: int(one["pid"]) for one in found}
+        return process_ids(lambda: json.loads(board.read_bytes()))
 
     def holder(self, lease: str = "kyverno") -> str:
         """Return the name of the pod that holds a lease."""

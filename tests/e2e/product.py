@@ -23,7 +23,7 @@ from kyverno_mp.leader.status import StatusReader
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane, Program
 from tests.ports import free_ports
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, process_ids
 
 NAMESPACE: Final = "kyverno"
 _CONFIGURATIONS: Final = tuple(
@@ -149,7 +149,7 @@ class Product:
 
     def processes(self) -> dict[str, int]:
         """Return the ids of its processes by the names of their roles."""
-        return {one["name"]: one["pid"] for one in self.health()["processes"]}
+        return process_ids(self.health)
 
     def unready(self) -> str:
         """Return the reason why it is not ready, "" if it is."""

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from tests.faults.started import start, without_settings
-from tests.waiting import HANG_S, wait_for
+from tests.waiting import HANG_S, process_ids, wait_for
 
 
 class Service:
@@ -85,10 +85,14 @@ class Service:
     def _output(self) -> str:
         return (self._folder / "stdout").read_text()
 
+    def pid_now(self, name: str) -> int:
+        """Return the process id of a role, 0 while it waits for its next start."""
+        told = json.loads(self.get("/healthz")[1])["processes"]
+        return next(int(one["pid"]) for one in told if one["name"] == name)
+
     def pids(self, name: str) -> list[int]:
         """Return process ids: of ``leader``, ``webhook``, ``health`` or ``worker``."""
-        _, body = self.get("/healthz")
-        found = {p["name"]: p["pid"] for p in json.loads(body)["processes"]}
+        found = process_ids(lambda: json.loads(self.get("/healthz")[1]))
         if name != "worker":
             return [found[name]]
         return [c.pid for c in psutil.Process(found["webhook"]).children()]

@@ -22,7 +22,7 @@ from tests.faults.service import review_of
 from tests.faults.started import start, without_settings
 from tests.ports import free_ports
 from tests.unit.kube.fake_api import FakeApi, running
-from tests.waiting import HANG_S, wait_for
+from tests.waiting import HANG_S, process_ids, wait_for
 
 pytestmark = pytest.mark.slow
 POLICY = "/apis/kyverno.io/v1/clusterpolicies/labelled"
@@ -100,8 +100,8 @@ class Served:
 
     def processes(self) -> dict[str, psutil.Process]:
         """Return the processes by name, and the only worker."""
-        told = json.loads(self.get("/healthz"))["processes"]
-        found = {one["name"]: psutil.Process(one["pid"]) for one in told}
+        ids = process_ids(lambda: json.loads(self.get("/healthz")))
+        found = {name: psutil.Process(pid) for name, pid in ids.items()}
         (found["worker"],) = found["webhook"].children()
         return found
 

@@ -188,7 +188,7 @@ def test_a_webhook_in_a_crash_loop_refuses_connections(
     )
 
     def is_refused() -> bool:
-        if breaks == "arbiter" and (arbiter := service.pids("webhook")[0]):
+        if breaks == "arbiter" and (arbiter := service.pid_now("webhook")):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(arbiter, signal.SIGKILL)
             return False

@@ -310,7 +310,8 @@ def test_server_decides_by_an_image(registry: Registry, tmp_path: Path) -> None:
     image = registry.image("authz/served:1")
     write_policy(tmp_path / "policies", "other", "HTTP", "null")
     source = ("--external-policy-source", f"oci://{image}", "--nested-request")
-    service = Authorizer(tmp_path, "http", *source)
+    # One worker: the answer of one says nothing of what another has loaded.
+    service = Authorizer(tmp_path, "http", *source, workers=1)
     try:
         assert f"oci://{image}" in (tmp_path / "stdout").read_text()
         assert judge(service, "/open") == 500

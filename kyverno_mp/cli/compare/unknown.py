@@ -11,19 +11,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import structs
-from msgspec.json import encode
+from msgspec import Struct, structs
 
 from kyverno_mp.cli.replay.cel import CelPolicies
 from kyverno_mp.cli.replay.policies import Served
 from kyverno_mp.cli.sources.plurals import resource_of
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.expr.template.nodes import Constant, Document, Lookup, Rescanned
 from kyverno_mp.ir.match import FilterIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.list_source import ListSource
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.rule_reads import rule_reads
 from kyverno_mp.program.validating_policy.reads import (
     expressions_of,
     reads_namespace,
@@ -31,12 +30,14 @@ from kyverno_mp.program.validating_policy.reads import (
 from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _NAMESPACE: Final = "namespaceObject"
-_USER_IN_RULE: Final = re.compile(
-    rb'(?:\{\{[^{}]*|")(?:\brequest\b(?!\s*\.\s*\\*"?'
-    rb"(?:object|oldObject|operation|namespace|name|kind|resource|subResource)\b)"
-    rb"|\bserviceAccountName|userInfo|\broles\b|\bclusterRoles\b)"
+_USER_IN_QUERY: Final = re.compile(
+    r"\brequest\b(?!\s*\.\s*"
+    r'"?(?:object|oldObject|operation|namespace|name|kind|resource|subResource)\b)'
+    r"|(?<![.\w])serviceAccountName"
 )
-"""In a variable, or at the start of a query: the user, or a request as a whole."""
+"""The account, a part of the request that says who sends it, or all of the request."""
+_QUERIES: Final = frozenset({"list_query", "jmes_path"})
+"""Fields of a rule that hold a query without braces."""
 _USER_IN_CEL: Final = re.compile(r"userInfo|authorizer")
 AnyCelPolicy = Any
 """The IR of a policy in CEL: of every kind that reviews evaluate or trigger."""
@@ -48,11 +49,40 @@ def reads_user(policy: AnyPolicy) -> bool:
     if isinstance(policy, CompiledPolicy):
         return any(
             any(each.subjects or each.roles or each.cluster_roles for each in filters)
-            or (rule_reads(rule) is None and _USER_IN_RULE.search(encode(rule)))
+            or any(map(_USER_IN_QUERY.search, _queries(rule)))
+            or any(_USER_IN_CEL.search(each.text) for each in expressions_of(rule))
             for rule in policy.rules
             for filters in [list(_filters(rule))]
         )
     return any(_USER_IN_CEL.search(each.text) for each in expressions_of(policy))
+
+
+def _queries(rule: RuleIR) -> Iterator[str]:
+    """Yield the texts of all queries, and each text that its values may extend."""
+    waiting: list[tuple[Any, bool]] = [(rule, False)]
+    while waiting:
+        node, is_query = waiting.pop()
+        match node:
+            case str():
+                if is_query:
+                    yield node
+            case Lookup():
+                yield node.text
+            case Constant():
+                waiting.append((node.value, is_query))
+            case Rescanned():
+                yield node.source
+            case Document(template=None):
+                waiting.append((node.source, is_query))
+            case Document():
+                waiting.append((node.template, is_query))
+            case tuple():
+                waiting += [(each, is_query) for each in node]
+            case Struct():
+                waiting += [
+                    (getattr(node, name), name in _QUERIES)
+                    for name in node.__struct_fields__
+                ]
 
 
 def reads_labels(policy: AnyPolicy) -> bool:

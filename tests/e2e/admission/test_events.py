@@ -4,10 +4,8 @@ A failure means: users of a policy, an object or an exception do not see its res
 a killed process loses an event.
 """
 
-import json
 import signal
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -94,10 +92,7 @@ def events(api: Api, name: str, reason: str = "") -> list[dict[str, Any]]:
 
 def processes(product: Product) -> dict[str, psutil.Process]:
     """Return the processes by name, as the health server reports them."""
-    url = f"http://127.0.0.1:{product.health_port}/healthz"
-    with urllib.request.urlopen(url) as answer:
-        told = json.load(answer)["processes"]
-    return {one["name"]: psutil.Process(one["pid"]) for one in told}
+    return {n: psutil.Process(pid) for n, pid in product.processes().items()}
 
 
 def test_denial_creates_an_event_on_the_policy(api: Api, made: Any) -> None:

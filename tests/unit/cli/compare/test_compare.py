@@ -293,10 +293,57 @@ OPEN = {
             'request."userInfo".groups',
             "to_string(request)",
             "request | userInfo",
+            "to_string({a: request, b: request.object})",
+            "request.{{ request.object.metadata.labels.path }}",
             "serviceAccountName",
             "serviceAccountNamespace",
         )
     },
+    "a user in a query of the context": (
+        policy(
+            "p",
+            denies(
+                "{{ found }}",
+                "x",
+                context=[
+                    {"name": "found", "variable": {"jmesPath": "request.roles[0]"}}
+                ],
+            ),
+            ["Pod"],
+            background=False,
+        ),
+        "the user",
+    ),
+    "a user in a list of foreach": (
+        policy(
+            "p",
+            {
+                "validate": {
+                    "message": "m",
+                    "failureAction": "Enforce",
+                    "foreach": [
+                        {
+                            "list": "request.userInfo.groups",
+                            "deny": {
+                                "conditions": {
+                                    "any": [
+                                        {
+                                            "key": "{{ element }}",
+                                            "operator": "Equals",
+                                            "value": "x",
+                                        }
+                                    ]
+                                }
+                            },
+                        }
+                    ],
+                }
+            },
+            ["Pod"],
+            background=False,
+        ),
+        "the user",
+    ),
     "a user in match": (by_user("p"), "the user"),
     "a user in CEL": (
         validating("p", "request.userInfo.username != 'eve'"),
@@ -389,6 +436,30 @@ def test_a_changed_image_policy_is_open(change: Change) -> None:
     entries[0]["keys"]["publicKeys"] = "k8s://a/other"
     result = change.of_policies([before], [after], [pod("web")])
     assert changes(result) == {"undecidable": ["Pod apps/web"]}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "request.object.metadata.labels.roles",
+        "request.namespace",
+        "request.object.spec.serviceAccountName",
+        'request."object".metadata.name',
+        "request.object.metadata.[annotations.userInfo, roles]",
+        "found",
+    ],
+)
+@pytest.mark.parametrize("query", ["request.object.metadata", "request.name"])
+def test_what_reads_the_object_alone_needs_no_user(
+    change: Change, key: str, query: str
+) -> None:
+    """The context keeps a rule from the shorter ways; its message is no query."""
+    entry = {"name": "found", "variable": {"jmesPath": query, "default": "x"}}
+    rule = denies(f"{{{{ {key} || 'x' }}}}", "never", context=[entry])
+    rule["validate"]["message"] = "This request has the wrong roles."
+    document = policy("p", rule)
+    result = change.of_policies([OTHER], [document], [pod("web", "apps")])
+    assert changes(result) == {}
 
 
 @pytest.mark.parametrize("level", ["high", "low"])
