@@ -35,7 +35,7 @@ from kyverno_mp.cli.replay.verdicts import (
     Verdict,
 )
 from kyverno_mp.cli.sources.user_info import UserInfo
-from kyverno_mp.errors import InputError
+from kyverno_mp.errors import InputError, RequestInvalid
 from kyverno_mp.program.engine import Clock
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -123,6 +123,14 @@ class Side:
 
     def outcome(self, manifest: Manifest) -> Outcome:
         """Evaluate the creation of an object."""
+        try:
+            return self._outcome(manifest)
+        except RequestInvalid as error:
+            # No service decodes its review; the failurePolicies decide.
+            need = ("", f"a review that can be read: {error.message}")
+            return Outcome(Verdict(UNDECIDABLE, undecided=(need,)), manifest.raw)
+
+    def _outcome(self, manifest: Manifest) -> Outcome:
         labels = self._labels(manifest)
         request = self._request(manifest, manifest.raw, labels)
         replayer = self._replayer

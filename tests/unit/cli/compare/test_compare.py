@@ -95,7 +95,7 @@ class Change:
     def side(self, name: str, *documents: dict[str, Any]) -> Path:
         file = self.folder / name / "all.yaml"
         file.parent.mkdir()
-        file.write_text(yaml.safe_dump_all(documents))
+        file.write_text("\n---\n".join(map(json.dumps, documents)))
         return file.parent
 
     def know(self, *documents: dict[str, Any], **spec: Any) -> None:
@@ -714,6 +714,20 @@ def test_an_unusable_policy_ends_the_run(change: Change) -> None:
     done = change.run(*change.sides([broken], [], [pod("web")]))
     assert (done.code, done.out) == (1, "")
     assert "policy p" in done.err or "p/all.yaml" in done.err
+
+
+def test_an_object_that_no_review_can_hold_is_open(change: Change) -> None:
+    """A file may be as deep as a review, which holds the object two levels below."""
+    deep: Any = {}
+    for _ in range(510):
+        deep = {"a": deep}
+    objects = [{**pod("deep"), "spec": deep}, pod("web")]
+    document = policy("p", denies("a", "a"), ["Pod"])
+    result = change.of_objects([document], [], objects)
+    assert changes(result) == {
+        "undecidable": ["Pod apps/deep"],
+        "denied": ["Pod apps/web"],
+    }
 
 
 def test_a_kind_without_a_known_resource_name(change: Change) -> None:
