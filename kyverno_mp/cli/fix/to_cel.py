@@ -63,20 +63,31 @@ def rewrite(raw: Json) -> Rewrite:
         policy = decode(current)
         assert isinstance(policy, ClusterPolicy)
         pairs = documents_of(policy)
-        compared = [Pair(part, document) for part, document in pairs]
+        requests, differences = _compared(pairs)
     except NotRewritten as error:
         return Rewrite(name, (), str(error))
     except InputError as error:
         return Rewrite(name, (), f"it is not valid: {error.message}")
+    documents = () if differences else tuple(document for _, document in pairs)
+    return Rewrite(name, documents, "", requests, differences)
+
+
+def _compared(
+    pairs: Sequence[tuple[ClusterPolicy, Json]],
+) -> tuple[int, list[Difference]]:
+    """Return the number of requests, and those with different decisions.
+
+    Raises: NotRewritten, InputError.
+    """
     requests = 0
     differences: list[Difference] = []
+    compared = [Pair(part, document) for part, document in pairs]
     for (part, _), pair in zip(pairs, compared, strict=True):
         resources: Sequence[Resource] = sorted(resources_of(part))
         tried = list(reviews(expand(part), resources))
         requests += len(tried)
         differences += pair.differences(tried)
-    documents = () if differences else tuple(document for _, document in pairs)
-    return Rewrite(name, documents, "", requests, differences)
+    return requests, differences
 
 
 def _rewrite_cleanup(raw: Json, name: str) -> Rewrite:

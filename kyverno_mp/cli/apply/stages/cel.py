@@ -6,7 +6,7 @@ Source: docs/behaviour/cli 7, 8; docs/behaviour/cel 10, 12d; Kyverno
 cmd/cli/kubectl-kyverno/processor/policy_processor.go.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -41,6 +41,19 @@ from kyverno_mp.values.typed.custom import types_of_definitions
 from kyverno_mp.values.typed.schema import Schemas
 
 _NO_OPERATION: Final = ""
+
+
+def generator_of(ir: GeneratingPolicyIR) -> Callable[[Facts], list[dict[str, Json]]]:
+    """Link a policy; the function returns what it creates, also before an error."""
+    linked = LinkedGeneratingPolicy(ir)
+    created = GeneratedObjects(is_cluster=True)
+
+    def generate(facts: Facts) -> list[dict[str, Json]]:
+        facts = facts._replace(ports=facts.ports._replace(generator=created))
+        linked.evaluate(facts, Shared(facts.request))
+        return created.take()
+
+    return generate
 
 
 class CelStages:

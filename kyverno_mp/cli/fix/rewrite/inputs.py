@@ -162,6 +162,7 @@ def reviews(
         {*namespaces_in(_descriptions(rules)), *compared["namespace"]}
     ) or ["x"]
     mutates = any(rule.mutate is not None for rule in rules)
+    may_be_foreign = all(rule.validate is not None for rule in rules)
     reads = any(one.variable is None for rule in rules for one in rule.context)
     stored = _Stored()
     tried = [_tried(rule, resources, randomly, stored) for rule in rules]
@@ -186,7 +187,7 @@ def reviews(
         if reads:
             identity = _in_its_scope(resource, identity)
         subresource = ""
-        if randomly.random() < _FOREIGN_SHARE and not mutates:
+        if randomly.random() < _FOREIGN_SHARE and may_be_foreign:
             named = _elsewhere(resource)
         elif verb == "UPDATE" and resource.plural == _PODS:
             subresource = _DEBUG if randomly.random() < _DEBUG_SHARE else ""

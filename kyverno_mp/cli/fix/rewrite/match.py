@@ -25,7 +25,7 @@ from kyverno_mp.policy.fields.match import (
 )
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
-from kyverno_mp.values.wildcard import contains_wildcard
+from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 _NAMESPACE: Final = "Namespace"
 CONNECT: Final = "CONNECT"
@@ -199,12 +199,18 @@ def _refuse(resource_description: ResourceDescription, name: str) -> None:
 
 
 def _is_plain(selector: LabelSelector | None) -> bool:
-    """Return whether a selector names labels without wildcards, and no expressions."""
+    """Return whether a selector has labels with values, and no expressions.
+
+    A value may have wildcards if it does not match an empty text: a missing label would
+    match it, too.
+    """
     if selector is None:
         return True
-    given = [part for pair in selector.match_labels.items() for part in pair]
-    is_constant = all(part and not contains_wildcard(part) for part in given)
-    return is_constant and bool(given) and not selector.match_expressions
+    is_plain = all(
+        key and not contains_wildcard(key) and not matches(value, "")
+        for key, value in selector.match_labels.items()
+    )
+    return is_plain and bool(selector.match_labels) and not selector.match_expressions
 
 
 def resources_of_text(text: str, *, connects: bool = False) -> list[Resource]:
@@ -276,7 +282,7 @@ def _clauses(
         )
     if resource_description.selector is not None:
         clauses += [
-            f"{root}.metadata.?labels[?{literal(key)}].orValue('') == {literal(value)}"
+            like(f"{root}.metadata.?labels[?{literal(key)}].orValue('')", value)
             for key, value in resource_description.selector.match_labels.items()
         ]
     if resource_description.operations and not set(operations) <= set(

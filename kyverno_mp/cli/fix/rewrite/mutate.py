@@ -66,13 +66,8 @@ def _changes(rule: Rule) -> list[Change]:
         raise NotRewritten("no mutate rule")
     if mutate.targets is not None:
         raise NotRewritten("mutate with targets")
-    match = matched(rule, OPERATIONS, _OBJECT)
     # A configuration needs types, which only the built-in kind of a name has.
-    own = [
-        item._replace(group=item.home) if item.group == "*" else item
-        for item in match.resources
-    ]
-    match = match._replace(resources=tuple(dict.fromkeys(own)))
+    match = of_home(matched(rule, OPERATIONS, _OBJECT))
     names = with_context(rule.context, names_of(match.resources))
     conditions = (
         [guarded_conditions(rule.preconditions, names, _OBJECT)]
@@ -85,6 +80,15 @@ def _changes(rule: Rule) -> list[Change]:
         Change(match, (*conditions, *own), part, is_patch)
         for own, part, is_patch in _parts(mutate, root, names)
     ]
+
+
+def of_home(match: Matched) -> Matched:
+    """Return the match with the built-in kinds for those without a group."""
+    own = [
+        item._replace(group=item.home) if item.group == "*" else item
+        for item in match.resources
+    ]
+    return match._replace(resources=tuple(dict.fromkeys(own)))
 
 
 _Own = tuple[tuple[str, ...], Part, bool]

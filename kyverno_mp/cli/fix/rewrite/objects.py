@@ -146,12 +146,23 @@ def _map(raw: dict[str, Json], names: Names, path: str) -> Part:
 
 def _alike(parts: Sequence[Part], values: Iterable[Json]) -> list[Part]:
     """Return the parts of a literal, which have one type: others become dyn."""
+    values = list(values)
     kinds = {type(value) for value in values}
+    # A variable alone has any type.
+    is_mixed = kinds == {str} and len(set(map(_is_variable, values))) > 1
+    if is_mixed:
+        return [_dyn(part) for part in parts]
     if kinds <= {str} or kinds in ({int}, {bool}) or len(parts) < 2:  # noqa: PLR2004
         return list(parts)
     if all(isinstance(part, Fields) and part.name for part in parts):
         return list(parts)
     return [_dyn(part) for part in parts]
+
+
+def _is_variable(source: str) -> bool:
+    """Return whether a text is one variable, which keeps its type."""
+    found = [*find_variables(source)]
+    return [(one.start, one.end) for one in found] == [(0, len(source))]
 
 
 def _dyn(part: Part) -> Part:

@@ -25,11 +25,13 @@ _Places = Iterator[tuple[Path, Json]]
 
 
 def mutated_places(rule: Rule) -> _Places:
-    """Yield (path, value) for the patches of a rule."""
+    """Yield (path, value) for the patches of a rule, and what it reads to generate."""
     mutate = rule.mutate
+    names = names_in(rule)
+    if rule.generate is not None:
+        yield from read_in(rule.generate.raw(), names)
     if mutate is None:
         return
-    names = names_in(rule)
     yield from _merged(mutate.patch_strategic_merge, names)
     yield from _patched(mutate.patches_json6902, names)
     for entry in mutate.foreach or ():

@@ -1,6 +1,6 @@
-"""Rewrite a ClusterPolicy as a ValidatingPolicy.
+"""Rewrite a ClusterPolicy as policies in CEL.
 
-Room: cli. Takes: a ClusterPolicy. Gives: the document of the ValidatingPolicy, or
+Room: cli. Takes: a ClusterPolicy. Gives: a document for each type of its rules, or
 NotRewritten with the construct that has no equivalent. Next: proof.py compares both.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
 
@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.cli.fix.rewrite.cel import pod_variables
+from kyverno_mp.cli.fix.rewrite.generator_calls import calls_of, generation_of
 from kyverno_mp.cli.fix.rewrite.match import CONNECT, Resource, kinds_clause
 from kyverno_mp.cli.fix.rewrite.mutate import (
     Change,
@@ -21,7 +22,7 @@ from kyverno_mp.cli.fix.rewrite.mutate import (
     guards_of,
     mutations,
 )
-from kyverno_mp.cli.fix.rewrite.proof import MUTATING
+from kyverno_mp.cli.fix.rewrite.objects import Choice, written
 from kyverno_mp.cli.fix.rewrite.rules import RESOURCE, Check, checks_of
 from kyverno_mp.cli.fix.rewrite.texts import (
     NotRewritten,
@@ -32,14 +33,15 @@ from kyverno_mp.cli.fix.rewrite.texts import (
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS
 
 _RESOURCE_OF: Final = "object.?metadata.hasValue() ? object : oldObject"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
 _PODS: Final = "pods"
 _PREFIXES: Final = ("autogen", "autogen-cronjob")
 _NAME_MAX: Final = 63
-_TYPES: Final = (("mutate",), ("validate",))
+_KIND_OF: Final = {row.rule_type: row.name for row in CEL_POLICY_KINDS}
+"""The kind in CEL for the rules of each type."""
 
 
 def documents_of(policy: ClusterPolicy) -> list[tuple[ClusterPolicy, Json]]:
@@ -49,16 +51,19 @@ def documents_of(policy: ClusterPolicy) -> list[tuple[ClusterPolicy, Json]]:
     """
     _refuse_spec(policy)
     found = []
-    for kind, write in (("mutate", _mutating), ("validate", _validating)):
-        rules = tuple(rule for rule in policy.spec.rules if rule.types() == (kind,))
+    for rule_type, write in _WRITERS.items():
+        rules = tuple(
+            rule for rule in policy.spec.rules if rule.types() == (rule_type,)
+        )
         if rules:
             spec = msgspec.structs.replace(policy.spec, rules=rules)
             part = msgspec.structs.replace(policy, spec=spec)
-            found.append((part, write(part)))
-    others = [rule for rule in policy.spec.rules if rule.types() not in _TYPES]
-    if others:
-        types = " and ".join(others[0].types())
-        raise NotRewritten(f"rule {others[0].name}: {types or 'no type'}")
+            found.append((part, _document(part, rule_type, write(part))))
+    for rule in policy.spec.rules:
+        types = rule.types()
+        if len(types) != 1 or types[0] not in _WRITERS:
+            text = " and ".join(types) or "no type"
+            raise NotRewritten(f"rule {rule.name}: {text}")
     return found
 
 
@@ -72,58 +77,106 @@ def _validating(policy: ClusterPolicy) -> Json:
         check for copies in _copies(policy) for check in checks_of(copies, action)
     ]
     validations = [_validation(check, checks) for check in checks]
-    return _document(
-        policy,
-        VALIDATING_POLICY.name,
-        {"validationActions": ["Deny" if action == "Enforce" else "Audit"]},
-        {"matchConstraints": {"resourceRules": _resource_rules(checks)}},
-        matchConditions=_conditions(checks),
-        variables=_variables(checks, validations),
-        validations=validations,
-    )
+    evaluation = {"background": {"enabled": spec.background}}
+    return {
+        "validationActions": ["Deny" if action == "Enforce" else "Audit"],
+        **_common(policy, **evaluation),
+        "matchConstraints": {"resourceRules": _resource_rules(checks)},
+        "matchConditions": _conditions(checks),
+        "variables": _variables(checks, validations),
+        "validations": validations,
+    }
 
 
 def _mutating(policy: ClusterPolicy) -> Json:
     changes = [change for copies in _copies(policy) for change in changes_of(copies)]
+    conditions, own = _conditions_of(changes)
+    return {
+        **_common(policy),
+        # Upstream's webhook of ClusterPolicies is called again, too.
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": {"resourceRules": _resource_rules(changes)},
+        "matchConditions": conditions,
+        "mutations": mutations(changes, own),
+    }
+
+
+def _generating(policy: ClusterPolicy) -> Json:
+    changes = [change for copies in _copies(policy) for change in calls_of(copies)]
+    conditions, own = _conditions_of(changes)
+    calls = [
+        change.part if guard == "true" else Choice(guard, change.part, "true")
+        for change, guard in zip(changes, own, strict=True)
+    ]
+    return {
+        "evaluation": _evaluation_of(policy),
+        "matchConstraints": {"resourceRules": _resource_rules(changes)},
+        "matchConditions": conditions,
+        "generate": [{"expression": written(call)} for call in calls],
+    }
+
+
+_WRITERS: Final = {
+    "mutate": _mutating,
+    "validate": _validating,
+    "generate": _generating,
+}
+"""The type of rules -> the function that writes the spec of their policy."""
+
+
+def _common(policy: ClusterPolicy, **evaluation: Json) -> Json:
+    """Return what a policy with a failurePolicy and autogen begins with."""
+    return {
+        "failurePolicy": policy.spec.failure_policy or "Fail",
+        "evaluation": {"admission": {"enabled": policy.spec.admission}, **evaluation},
+        "autogen": {"podControllers": {"controllers": []}},
+    }
+
+
+def _evaluation_of(policy: ClusterPolicy) -> Json:
+    """Return ``evaluation`` of a policy whose rules generate. Raises: NotRewritten."""
+    spec = policy.spec
+    if spec.use_server_side_apply:
+        raise NotRewritten("useServerSideApply")
+    found = []
+    for rule in spec.rules:
+        generate = generation_of(rule)
+        existing = generate.generate_existing
+        enabled = {
+            "synchronize": generate.synchronize,
+            "generateExisting": (
+                spec.generate_existing if existing is None else existing
+            ),
+            "orphanDownstreamOnPolicyDelete": (
+                generate.orphan_downstream_on_policy_delete
+            ),
+        }
+        found.append((enabled, rule.skip_background_requests))
+    if any(one != found[0] for one in found):
+        raise NotRewritten("rules that differ in synchronize or the like")
+    enabled, skips = found[0]
+    evaluation: Json = {"admission": {"enabled": spec.admission}}
+    evaluation |= {name: {"enabled": True} for name, on in enabled.items() if on}
+    return evaluation if skips else {**evaluation, "skipBackgroundRequests": False}
+
+
+def _conditions_of(changes: Sequence[Change]) -> tuple[list[Json], list[str]]:
+    """Return the conditions of all changes, and what each one tests itself."""
     guards = guards_of(changes)
     is_shared = len(set(guards)) == 1
-    conditions = [
+    conditions: list[Json] = [
         {"name": f"condition-{number}", "expression": text}
         for number, text in enumerate(guards[0] if is_shared else (), 1)
     ]
-    own = ["true" if is_shared else all_of(one) for one in guards]
-    return _document(
-        policy,
-        MUTATING,
-        {},
-        {
-            # Upstream's webhook of ClusterPolicies is called again, too.
-            "reinvocationPolicy": "IfNeeded",
-            "matchConstraints": {"resourceRules": _resource_rules(changes)},
-        },
-        matchConditions=conditions,
-        mutations=mutations(changes, own),
-    )
+    return conditions, ["true" if is_shared else all_of(one) for one in guards]
 
 
-def _document(
-    policy: ClusterPolicy, kind: str, first: Json, then: Json, **fields: Json
-) -> Json:
-    """Return a document; ``fields``: those of the spec that can be empty."""
-    spec = policy.spec
-    raw: Json = {
-        **first,
-        "failurePolicy": spec.failure_policy or "Fail",
-        "evaluation": {"admission": {"enabled": spec.admission}},
-        "autogen": {"podControllers": {"controllers": []}},
-        **then,
-    }
-    if kind == VALIDATING_POLICY.name:
-        raw["evaluation"]["background"] = {"enabled": spec.background}
+def _document(policy: ClusterPolicy, rule_type: str, spec: Json) -> Json:
+    """Return the document, without the empty fields of the spec."""
     timeout = _timeout_of(policy)
     if timeout:
-        raw["webhookConfiguration"] = {"timeoutSeconds": timeout}
-    raw.update({name: value for name, value in fields.items() if value})
+        spec["webhookConfiguration"] = {"timeoutSeconds": timeout}
+    spec = {name: value for name, value in spec.items() if value}
     metadata: Json = {"name": policy.metadata.name}
     if policy.metadata.labels:
         metadata["labels"] = dict(policy.metadata.labels)
@@ -136,9 +189,9 @@ def _document(
         metadata["annotations"] = kept
     return {
         "apiVersion": "policies.kyverno.io/v1",
-        "kind": kind,
+        "kind": _KIND_OF[rule_type],
         "metadata": metadata,
-        "spec": raw,
+        "spec": spec,
     }
 
 
@@ -146,8 +199,12 @@ def resources_of(policy: ClusterPolicy) -> set[Resource]:
     """Return the resources that a policy matches. Raises: NotRewritten."""
     of_rules: list[Check | Change] = []
     for copies in _copies(policy):
-        is_mutation = copies[0].mutate is not None
-        of_rules += changes_of(copies) if is_mutation else checks_of(copies, "")
+        if copies[0].mutate is not None:
+            of_rules += changes_of(copies)
+        elif copies[0].generate is not None:
+            of_rules += calls_of(copies)
+        else:
+            of_rules += checks_of(copies, "")
     return {resource for one in of_rules for resource in one.matched.resources}
 
 

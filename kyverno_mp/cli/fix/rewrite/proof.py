@@ -1,4 +1,4 @@
-"""Compare a ClusterPolicy and its ValidatingPolicy on the same requests.
+"""Compare a ClusterPolicy and the policy in CEL that replaces it on the same requests.
 
 Room: cli. Takes: both documents, AdmissionReviews. Gives: the requests that the two
 policies decide differently. Next: cli/fix/command.py. May touch: the clock, for
@@ -8,16 +8,19 @@ Source: docs/architecture.md 3 (the webhook uses the same engine).
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.admission.decode import decode
+from kyverno_mp.cli.apply.stages.cel import generator_of
 from kyverno_mp.cli.fix.rewrite.generated_cluster import GeneratedCluster
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
 from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, decode_cel_policy
@@ -28,18 +31,23 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.generate.generation import (
+    evaluate_generations,
+    generate,
+    link_generations,
+)
 from kyverno_mp.program.mutation import link_mutations, mutate_request
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import ERROR, FAIL, RuleResult
+from kyverno_mp.program.result import ERROR, FAIL, PASS, RuleResult
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY, rule_type_of
 
 _DENIED: Final = frozenset({FAIL, ERROR})
-MUTATING: Final = MUTATING_POLICY.name
-"""The kind of policies whose changed objects are compared."""
+_MANAGED: Final = "app.kubernetes.io/managed-by"
+_ORIGIN: Final = "generate.kyverno.io/"
 _UNORDERED: Final = frozenset(
     {
         *("containers", "ephemeralContainers", "imagePullSecrets"),
@@ -82,10 +90,15 @@ class Pair:
         self._ignores = before.spec.failure_policy == "Ignore"
         self._kind = str(after["kind"])
         compiled = compile_policy(before)
-        self._after: LinkedValidatingPolicy | LinkedMutatingPolicy
+        self._after: LinkedValidatingPolicy | LinkedMutatingPolicy | None = None
+        self._generates: Callable[[Facts], list[Json]] | None = None
         self._before = link_policy(compiled)
         self._mutations = link_mutations(compiled)
-        if after["kind"] == MUTATING:
+        self._generations = link_generations(compiled)
+        if rule_type_of(self._kind) == "generate":
+            generating = decode_cel_policy(after)
+            self._generates = generator_of(row_of(self._kind).compile(generating, ()))
+        elif rule_type_of(self._kind) == "mutate":
             mutating = decode_cel_policy(after)
             assert isinstance(mutating, MutatingPolicy)
             self._after = LinkedMutatingPolicy(compile_mutating_policy(mutating))
@@ -97,14 +110,22 @@ class Pair:
     def differences(self, reviews: Iterable[tuple[str, bytes]]) -> Iterator[Difference]:
         """Yield the requests that one policy denies and the other allows.
 
-        Of mutating policies, also those that both change otherwise.
+        Of mutating policies, also those that both change otherwise; of generating ones,
+        those for which both generate other objects. Raises: NotRewritten if no request
+        makes a policy generate, which would prove nothing.
         """
+        has_generated = self._generates is None
         for number, (shown, body) in enumerate(reviews):
             request = decode(body)
             self._cluster.turn(number, request)
             if isinstance(self._after, LinkedMutatingPolicy):
                 before, old_object = self._mutated(request)
                 after, new_object = self._mutated_after(request)
+            elif self._generates is not None:
+                before = after = ""
+                old_object = self._generated(request)
+                new_object = self._generates(self._facts(request))
+                has_generated |= bool(old_object)
             else:
                 before, after = self.verdicts(request)
                 old_object = new_object = None
@@ -113,6 +134,8 @@ class Pair:
             elif not before and _comparable(old_object) != _comparable(new_object):
                 objects = _shown(old_object), _shown(new_object)
                 yield Difference(self._all(shown), *objects, self._kind)
+        if not has_generated:
+            raise NotRewritten("no request that was tried generates an object")
 
     def _all(self, shown: str) -> str:
         """Return a request with what was read for it."""
@@ -123,6 +146,7 @@ class Pair:
         """Return the reason of each policy's denial, "" if it allows the request."""
         if isinstance(self._after, LinkedMutatingPolicy):
             return self._mutated(request)[0], self._mutated_after(request)[0]
+        assert isinstance(self._after, LinkedValidatingPolicy)
         context = self._engine.open(request)
         response = self._engine.explain(self._before, context)
         found = self._after.evaluate(self._facts(request), ReviewShared(request))
@@ -171,6 +195,31 @@ class Pair:
                 changed = one.patched
         denial = "" if self._ignores else _why(errors, _DENIED)
         return denial, request.object if errors else changed
+
+    def _generated(self, request: Request) -> list[Json]:
+        """Return what the ClusterPolicy generates; a rule with an error nothing."""
+        found: list[Json] = []
+        if request.operation == "DELETE":
+            return found
+        context = self._engine.open(request)
+        for rule in self._generations:
+            response = evaluate_generations(self._before.ir, [rule], context)
+            # A rule that applied to the old object alone generates nothing.
+            response.results = [r for r in response.results if r.status == PASS]
+            if not generate([rule], response, context, lambda _each: True):
+                found += [raw for one in response.results for raw in one.generated]
+        return [_without_origin(raw) for raw in found]
+
+
+def _without_origin(raw: Json) -> Json:
+    """Return an object without the labels that tell which rule generated it."""
+    metadata = dict(raw["metadata"])
+    labels = {
+        name: value
+        for name, value in (metadata.pop("labels", None) or {}).items()
+        if name != _MANAGED and not name.startswith(_ORIGIN)
+    }
+    return {**raw, "metadata": {**metadata, **({"labels": labels} if labels else {})}}
 
 
 def _data_of(cluster: GeneratedCluster) -> ClusterData:

@@ -34,6 +34,9 @@ _NAMES: Final = frozenset(
     )
 )
 """Fields whose values Kubernetes restricts to names, without wildcards."""
+_LABELS: Final = frozenset({"labels", "matchLabels"})
+"""Maps whose values Kubernetes restricts as well."""
+_CONFIG_MAP: Final = Resource("", "v1", "configmaps", "ConfigMap")
 _NULLABLE: Final = frozenset(
     {
         *("ClusterRole.rules", "CSINodeSpec.drivers", "EndpointSlice.endpoints"),
@@ -209,6 +212,13 @@ def _versions_of(kind: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+@cache
+def _metadata() -> str:
+    fields = built_in().atom(_notation(_CONFIG_MAP)).map
+    assert fields is not None
+    return fields.fields["metadata"]
+
+
 def conforms(resource: Resource, value: Json) -> bool:
     """Return whether the API server could call a webhook with this object."""
     notation = _notation(resource)
@@ -222,7 +232,9 @@ def stored(resource: Resource, value: Json, *, exactly: bool = False) -> Json | 
     """
     notation = _notation(resource)
     if not notation:
-        return value
+        # K8S: metadata has the same type in all kinds.
+        metadata = value.get("metadata", {}) if type(value) is dict else {}
+        return value if _has_type(metadata, _metadata(), absent=None) else None
     # PERF: most objects fail, and are not completed first.
     if not _has_type(value, notation, absent=_COMPLETED):
         return None
@@ -263,11 +275,19 @@ def _has_type(value: Json, notation: str, key: str = "", *, absent: Json) -> boo
             _has_type(one, items, absent=absent) for one in value
         )
     if atom.map is not None:
-        return type(value) is dict and _has_fields(value, atom, notation, absent)
+        is_valid = type(value) is dict and (key not in _LABELS or _are_labels(value))
+        return is_valid and _has_fields(value, atom, notation, absent)
     if atom.scalar == "untyped":
         return type(value) in (str, int)
     is_plain = type(value) is not str or not set(value) & set("*?")
     return type(value) in _SCALARS[atom.scalar] and (is_plain or key not in _NAMES)
+
+
+def _are_labels(value: dict[str, Json]) -> bool:
+    return all(
+        type(one) is not str or not one or _NAME.fullmatch(one)
+        for one in value.values()
+    )
 
 
 def _has_fields(value: dict[str, Json], atom: Atom, owner: str, absent: Json) -> bool:

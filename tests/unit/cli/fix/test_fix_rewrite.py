@@ -163,6 +163,19 @@ REWRITTEN: dict[str, Json] = {
             ]
         },
     ),
+    "a selector with a wildcard": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [
+                {
+                    "resources": {
+                        "kinds": ["Service"],
+                        "selector": {"matchLabels": {"a": "?*", "c": "d-*"}},
+                    }
+                }
+            ]
+        },
+    ),
     "match all": pattern(
         {"spec": {"type": "A"}},
         match={
@@ -648,7 +661,7 @@ REFUSED: list[tuple[Json, str]] = [
                     {
                         "resources": {
                             "kinds": ["Service"],
-                            "selector": {"matchLabels": {"a": "b*"}},
+                            "selector": {"matchLabels": {"a": "*"}},
                         }
                     }
                 ]
