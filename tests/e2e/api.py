@@ -49,6 +49,7 @@ class Api:
     def __init__(self, access: Access, timeout_s: float = 30.0) -> None:
         address = urllib.parse.urlsplit(access.server)
         assert address.hostname
+        self.server = access.server
         self._headers = {"Accept": "application/json"}
         self.warnings: list[str] = []
         """The warnings of the last answer."""

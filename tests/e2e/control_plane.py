@@ -23,6 +23,7 @@ from tests.e2e.audit import POLICY as AUDITED
 from tests.e2e.audit import AuditLog
 from tests.e2e.binaries import Binaries
 from tests.e2e.certificates import Authority, write_service_account_key
+from tests.e2e.etcd import is_serving, write
 from tests.e2e.kubeconfig import (
     Access,
     with_certificate,
@@ -173,10 +174,15 @@ class ControlPlane:
         self.controller_manager = self._manager(binaries, manager_port, key)
         self._programs = (self.etcd, self.apiserver, self.controller_manager)
 
-    def start(self) -> None:
-        """Start all programs and wait until service accounts appear automatically."""
+    def start(self, values: Mapping[str, str] | None = None) -> None:
+        """Start all programs and wait until service accounts appear automatically.
+
+        ``values``: what etcd has before the API server starts, see etcd.py.
+        """
         try:
             self.etcd.start()
+            self.etcd.wait_until("no answer", lambda: is_serving(self.etcd_url))
+            write(self.etcd_url, values or {})
             self.apiserver.start()
             self.apiserver.wait_until("/readyz", self._is_ready)
             self.controller_manager.start()
