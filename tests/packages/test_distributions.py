@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 
 from kyverno_mp import __version__
 from tests.packages.conftest import ROOT
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, wait_for
 
 PACKAGES_MAX = 40
 INSTALLED_BYTES_MAX = 166 * 10**6
@@ -176,14 +175,12 @@ def test_the_installed_program_serves(environment: Path, *, is_own: bool) -> Non
 
 
 def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        found = re.search(r"metrics +http://localhost:(\d+)/", log.read_text())
-        if found:
-            return int(found[1])
+    def port() -> int:
         assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
+        found = re.search(r"metrics +http://localhost:(\d+)/", log.read_text())
+        return int(found[1]) if found else 0
+
+    return wait_for(port)
 
 
 def test_image_needs_no_samples(tmp_path: Path) -> None:
