@@ -166,21 +166,6 @@ _SERVICE: Final = (
 )
 
 
-def templates() -> str:
-    """Return the text of templates/generated.yaml."""
-    return _Chart().text
-
-
-def values() -> Document:
-    """Return the default values."""
-    return _Chart().values
-
-
-def split_only() -> Document:
-    """Return the values that act only with ``split``, with their defaults."""
-    return _Chart().split_only()
-
-
 class _Chart:
     """One run, which walks over the documents and collects templates and values."""
 
@@ -826,13 +811,13 @@ _DOCS: Final = {
 }
 
 
-def values_text() -> str:
+def values_text(values: Document) -> str:
     """Return the text of values.yaml: the common values with their comments first."""
     common = (CHART / "values-common.yaml").read_text()
     known = yaml.safe_load(common)
     rest = {
         name: value
-        for name, value in values().items()
+        for name, value in values.items()
         if name not in known or value != known[name]
     }
     assert not set(rest) & set(known), "a component may not add to common values"
@@ -863,20 +848,21 @@ kubeVersion: ">=1.28.0-0"
 
 def files() -> dict[Path, str]:
     """Return the text of each generated file."""
+    chart = _Chart()
     schema = {
         "$schema": "https://json-schema.org/draft-07/schema#",
-        **schema_of(values()),
+        **schema_of(chart.values),
     }
     # A parent chart may have values there for other charts; templates/checks.yaml.
     del schema["properties"]["global"]["additionalProperties"]
     foreign.add_to(schema)
     return {
         CHART / "Chart.yaml": chart_text(),
-        CHART / "values.yaml": values_text(),
+        CHART / "values.yaml": values_text(chart.values),
         CHART / "values.schema.json": json.dumps(schema, indent=1) + "\n",
-        CHART / "templates" / "generated.yaml": templates(),
+        CHART / "templates" / "generated.yaml": chart.text,
         CHART / "values-of-kyverno.json": foreign.for_chart(),
-        CHART / "values-of-split.json": json.dumps(split_only(), indent=1) + "\n",
+        CHART / "values-of-split.json": json.dumps(chart.split_only(), indent=1) + "\n",
         **_copies(CHART / "crds-files", CHART.parents[1] / "config" / "crds"),
         **_copies(CHART / "monitoring", CHART.parent / "monitoring"),
     }

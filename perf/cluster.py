@@ -21,9 +21,8 @@ from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.page import View
 from perf.servers import Server, Unready, bare
 from tests.e2e.api import Api, Refused
-from tests.e2e.binaries import find_binaries
 from tests.e2e.control_plane import THRIFT, ControlPlane
-from tests.e2e.crds import install_crds
+from tests.e2e.prepared import running_plane
 from tests.e2e.product import Product
 
 POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
@@ -40,14 +39,9 @@ _READY_S_MAX: Final = 120.0
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """Run a control plane with our CustomResourceDefinitions below ``folder``."""
     # As fast as it can be: tests save its CPU time instead.
-    plane = ControlPlane(find_binaries(), folder, {"GOGC": THRIFT["GOGC"]})
-    plane.start()
-    try:
-        with Api(plane.access) as api:
-            install_crds(api)
+    environment = {"GOGC": THRIFT["GOGC"]}
+    with running_plane(folder, environment, has_definitions=True) as plane:
         yield plane
-    finally:
-        plane.stop()
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 
-from tests.e2e.binaries import find_binaries
+from tests.e2e.binaries import find_kubectl
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import (
     DEPLOY,
@@ -33,6 +33,7 @@ from tests.e2e.installation import (
     installation,
     until,
 )
+from tests.e2e.prepared import running_plane
 
 HOLDER_CALLS_MAX: Final = 60
 """A minute, of the replica that holds all leases."""
@@ -176,18 +177,15 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    binaries = find_binaries()
-    with tempfile.TemporaryDirectory(prefix="idle-") as folder:
-        plane = ControlPlane(binaries, Path(folder))
-        plane.start()
-        try:
-            with installation(plane, binaries.kubectl) as found:
-                start(found, args.policies)
-                holder = measure(found, plane, args.seconds)
-                scale(found, args.replicas)
-                both = measure(found, plane, args.seconds)
-        finally:
-            plane.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="idle-") as folder,
+        running_plane(Path(folder)) as plane,
+        installation(plane, find_kubectl()) as found,
+    ):
+        start(found, args.policies)
+        holder = measure(found, plane, args.seconds)
+        scale(found, args.replicas)
+        both = measure(found, plane, args.seconds)
     for title, idle in (("the holder of all leases", holder), ("all replicas", both)):
         print(f"\n{title}: {idle.a_minute:.0f} calls a minute")
         for (account, verb, resource), count in idle.calls.most_common():

@@ -104,7 +104,8 @@ def _make(release: Release, output: Path, given: argparse.Namespace) -> Iterator
     yield krew(release, programs, output)
     yield homebrew(release, programs, output)
     here = next(p.path for p in programs if platform_name() in p.path.name)
-    yield from boms(release, output, unpack(here, release.tree.parent / "program"))
+    home = unpack(here, release.tree.parent / "program", has_code=False)
+    yield from boms(release, output, home)
     yield image_policy(release, output)
     notes = output / "release-notes.md"
     notes.write_text(release.notes)

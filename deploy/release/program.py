@@ -129,9 +129,19 @@ def install(python: Path, wheel: Path) -> None:
     )
 
 
-def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack an archive; return the folder with the start script."""
+def unpack(archive: Path, folder: Path, *, has_code: bool = True) -> Path:
+    """Unpack an archive; return the folder with the start script.
+
+    Without ``has_code``: the interpreter and the facts about packages, a tenth of it.
+    """
     with tarfile.open(archive) as content:
-        content.extractall(folder, filter="tar")
+        members = (one for one in content if has_code or _is_fact(one.name))
+        content.extractall(folder, members, filter="tar")
     (home,) = folder.iterdir()
     return home
+
+
+def _is_fact(name: str) -> bool:
+    package = name.partition("/site-packages/")[2].partition("/")[0]
+    is_code = package and not package.endswith(".dist-info")
+    return not is_code and "/__pycache__/" not in name

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.e2e.kubeconfig import Access
+from tests.waiting import HANG_S
 
 PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -29,7 +30,6 @@ _STALE: Final = (ConnectionError, ssl.SSLEOFError)
 _BUSY: Final = 429
 """K8S: also the status while the storage of a new CRD starts; nothing was done."""
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-BUSY_S: Final = 20.0
 BUSY_POLL_S: Final = 0.2
 
 
@@ -49,6 +49,7 @@ class Api:
     def __init__(self, access: Access, timeout_s: float = 30.0) -> None:
         address = urllib.parse.urlsplit(access.server)
         assert address.hostname
+        self.server = access.server
         self._headers = {"Accept": "application/json"}
         self.warnings: list[str] = []
         """The warnings of the last answer."""
@@ -88,7 +89,7 @@ class Api:
         """Send a request; return the status and the decoded body."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": content_type} if data else {})
-        deadline = time.monotonic() + BUSY_S
+        deadline = time.monotonic() + HANG_S
         while True:
             status, answer = self._twice(method, path, data, headers)
             if status != _BUSY or time.monotonic() > deadline:

@@ -63,7 +63,7 @@ def _find(program: str) -> Path:
     if assets and (Path(assets) / program).exists():
         return Path(assets) / program
     module, package = MODULES[program]
-    built = _cache_folder(module) / program
+    built = _module_folder(module) / program
     if not built.exists():
         with locked(built.parent):
             if not built.exists():
@@ -71,13 +71,18 @@ def _find(program: str) -> Path:
     return built
 
 
-def _cache_folder(module: str) -> Path:
+def cache_folder() -> Path:
+    """Return the folder for what tests make once and keep for later runs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kyverno-mp" / "e2e"
+
+
+def _module_folder(module: str) -> Path:
     key = hashlib.sha256()
     for path in sorted((SOURCES / module).rglob("*")):
         if path.is_file():
             key.update(path.read_bytes())
-    return Path(base) / "kyverno-mp" / "e2e" / f"{module}-{key.hexdigest()[:16]}"
+    return cache_folder() / f"{module}-{key.hexdigest()[:16]}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tests.e2e.chainsaw.sweep import sweep_policies, sweep_webhooks
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import Access, read_kubeconfig
+from tests.e2e.prepared import running_plane
 from tests.e2e.product import Product, log_ends
 
 FOLDER = Path(__file__).parent
@@ -78,15 +79,13 @@ def cluster(
         path = Path(given)
         yield Cluster(read_kubeconfig(path), path, find_kubectl(), None)
         return
-    binaries = find_binaries()
-    plane = ControlPlane(binaries, tmp_path_factory.mktemp("control-plane"))
-    plane.start()
-    pytestconfig.stash[_PLANE] = plane
-    try:
-        yield Cluster(plane.access, plane.kubeconfig, binaries.kubectl, plane)
-    finally:
-        del pytestconfig.stash[_PLANE]
-        plane.stop()
+    folder = tmp_path_factory.mktemp("control-plane")
+    with running_plane(folder, has_definitions=True) as plane:
+        pytestconfig.stash[_PLANE] = plane
+        try:
+            yield Cluster(plane.access, plane.kubeconfig, find_kubectl(), plane)
+        finally:
+            del pytestconfig.stash[_PLANE]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,16 +107,24 @@ def api(cluster: Cluster) -> Iterator[Api]:
 
 
 @pytest.fixture(scope="module")
+def has_definitions() -> bool:
+    """Return whether ``plane`` starts with our CustomResourceDefinitions."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def plane(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    has_definitions: bool,
 ) -> Iterator[ControlPlane]:
     """Yield a separate control plane: an install changes global objects."""
     if cluster.plane is None:
         pytest.skip("an existing cluster has nodes of its own")
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("plane"))
-    plane.start()
-    yield plane
-    plane.stop()
+    folder = tmp_path_factory.mktemp("plane")
+    with running_plane(folder, has_definitions=has_definitions) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tests.e2e.audit import POLICY as AUDITED
 from tests.e2e.audit import AuditLog
 from tests.e2e.binaries import Binaries
 from tests.e2e.certificates import Authority, write_service_account_key
+from tests.e2e.etcd import is_serving, write
 from tests.e2e.kubeconfig import (
     Access,
     with_certificate,
@@ -32,7 +33,6 @@ from tests.e2e.kubeconfig import (
 from tests.ports import free_ports
 from tests.waiting import HANG_S
 
-STOP_S: Final = 10.0
 POLL_S: Final = 0.1
 TOKEN_S: Final = 12 * 3600
 SERVICE_RANGE: Final = "10.96.0.0/16"
@@ -105,15 +105,15 @@ class Program:
             )
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop and wait; a program that ignores the signal is killed."""
+        """Stop and wait; raises TimeoutExpired, and kills it, if that hangs."""
         process, self._process = self._process, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
         try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
+            process.wait(HANG_S)
+        finally:
             process.kill()
             process.wait()
 
@@ -173,10 +173,15 @@ class ControlPlane:
         self.controller_manager = self._manager(binaries, manager_port, key)
         self._programs = (self.etcd, self.apiserver, self.controller_manager)
 
-    def start(self) -> None:
-        """Start all programs and wait until service accounts appear automatically."""
+    def start(self, values: Mapping[str, str] | None = None) -> None:
+        """Start all programs and wait until service accounts appear automatically.
+
+        ``values``: what etcd has before the API server starts, see etcd.py.
+        """
         try:
             self.etcd.start()
+            self.etcd.wait_until("no answer", lambda: is_serving(self.etcd_url))
+            write(self.etcd_url, values or {})
             self.apiserver.start()
             self.apiserver.wait_until("/readyz", self._is_ready)
             self.controller_manager.start()
@@ -188,9 +193,9 @@ class ControlPlane:
             raise
 
     def stop(self) -> None:
-        """Stop everything in reverse order."""
+        """Kill everything in reverse order: nothing that they store is needed."""
         for program in reversed(self._programs):
-            program.stop()
+            program.stop(signal.SIGKILL)
 
     def user(self, name: str, groups: Iterable[str] = ()) -> Access:
         """Return access as a user with a client certificate."""

@@ -21,27 +21,37 @@ FOLDER: Final = Path(__file__).resolve().parents[2] / "config" / "crds"
 _COLLECTION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-_UNCHANGED: Final[dict[str, tuple[int, Any]]] = {}
-"""Uid of an object in a cluster -> its generation, and the definition that it has."""
+_UNCHANGED: Final[dict[tuple[str, str], tuple[int, Any]]] = {}
+"""(Server, uid) -> generation, and the definition that the object has."""
 
 
 def install_crds(api: Api, folder: Path = FOLDER) -> list[str]:
     """Apply every definition on the server side; return when all are served."""
     now = {one["name"]: one for one in api.metadata(_COLLECTION)}
     definitions = {one["metadata"]["name"]: one for one in _definitions(folder)}
+    known = {
+        name: _UNCHANGED.get((api.server, one["uid"])) for name, one in now.items()
+    }
     changed = {
         name: definition
         for name, definition in definitions.items()
-        if name not in now
-        or _UNCHANGED.get(now[name]["uid"]) != (now[name]["generation"], definition)
+        if name not in now or known[name] != (now[name]["generation"], definition)
     }
     for name, definition in changed.items():
         address = f"{_COLLECTION}/{name}?fieldManager=e2e&force=true"
         applied = api.patch(address, definition, "apply")["metadata"]
-        _UNCHANGED[applied["uid"]] = applied["generation"], definition
+        _UNCHANGED[api.server, applied["uid"]] = applied["generation"], definition
     for name in changed:
         wait_for(partial(_is_established, api, name))
     return list(definitions)
+
+
+def note_crds(api: Api, folder: Path = FOLDER) -> None:
+    """Take the definitions as installed: this cluster started with them."""
+    definitions = {one["metadata"]["name"]: one for one in _definitions(folder)}
+    for found in api.metadata(_COLLECTION):
+        known = found["generation"], definitions[found["name"]]
+        _UNCHANGED[api.server, found["uid"]] = known
 
 
 @functools.cache

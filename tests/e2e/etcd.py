@@ -1,19 +1,23 @@
-"""List what etcd stores and how much it takes, and compact it.
+"""Read and write what etcd stores, and compact it.
 
-Takes: the client address of an etcd. Gives: keys, sizes by key. May touch: etcd.
-Source: etcd's gRPC gateway (/v3/kv/range, /v3/kv/compaction); Kubernetes stores an
-object at /registry/<resource or group/resource>/<namespace>/<name>.
+Takes: the client address of an etcd. Gives: keys, values and sizes by
+key. May touch: etcd.
+Source: etcd's gRPC gateway (/v3/kv/range, /v3/kv/txn, /v3/kv/compaction); Kubernetes
+stores an object at /registry/<resource or group/resource>/<namespace>/<name>.
 """
 
 import base64
+import contextlib
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tests.waiting import HANG_S
 
 _LIMIT: Final = 1000
+_PUTS_MAX: Final = 100
+"""In a transaction; etcd accepts 128."""
 _ALL: Final = "/registry/"
 _EVENTS: Final = "/registry/events/"
 
@@ -25,6 +29,39 @@ def sizes(client_url: str, prefix: str) -> dict[str, int]:
         base64.b64decode(one["key"]).decode(): len(base64.b64decode(one["value"]))
         for one in _range(client_url, start, _after(start))
     }
+
+
+def values(client_url: str, prefixes: Iterable[str]) -> dict[str, str]:
+    """Return every value, in base64, whose key has one of the prefixes."""
+    return {
+        base64.b64decode(one["key"]).decode(): one["value"]
+        for prefix in prefixes
+        for one in _range(client_url, prefix.encode(), _after(prefix.encode()))
+    }
+
+
+def write(client_url: str, values: Mapping[str, str]) -> None:
+    """Store values in base64 by their keys."""
+    puts = [
+        {
+            "requestPut": {
+                "key": base64.b64encode(key.encode()).decode(),
+                "value": value,
+            }
+        }
+        for key, value in values.items()
+    ]
+    for start in range(0, len(puts), _PUTS_MAX):
+        some = puts[start : start + _PUTS_MAX]
+        _ask(client_url, "txn", {"success": some})
+
+
+def is_serving(client_url: str) -> bool:
+    """Whether it answers, which takes a moment after its start."""
+    with contextlib.suppress(OSError):
+        _newest(client_url)
+        return True
+    return False
 
 
 def keys(client_url: str) -> list[str]:
@@ -71,6 +108,11 @@ def _after(prefix: bytes) -> bytes:
 
 def compact(client_url: str) -> None:
     """Compact all older versions: a watch that resumes from one gets 410 Gone."""
-    newest = _ask(client_url, "range", {"key": base64.b64encode(b"/").decode()})
-    revision = newest["header"]["revision"]
-    _ask(client_url, "compaction", {"revision": revision, "physical": True})
+    asked = {"revision": _newest(client_url), "physical": True}
+    _ask(client_url, "compaction", asked)
+
+
+def _newest(client_url: str) -> int:
+    """Return the newest revision."""
+    answer = _ask(client_url, "range", {"key": base64.b64encode(b"/").decode()})
+    return int(answer["header"]["revision"])

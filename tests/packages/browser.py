@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tests.packages.tools import find
-
-_WAIT_S: Final = 90.0
+from tests.waiting import HANG_S
 
 
 class Browser:
@@ -102,7 +101,7 @@ class Browser:
         return base64.b64decode(found["data"])
 
     def _next(self) -> Any:
-        end = time.monotonic() + _WAIT_S
+        end = time.monotonic() + HANG_S
         while b"\0" not in self._text:
             left = end - time.monotonic()
             ready = select.select([self._answers], [], [], max(0.0, left))[0]

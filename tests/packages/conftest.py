@@ -1,15 +1,21 @@
 """Fixtures for the programs that read our packages."""
 
 import contextlib
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.e2e.binaries import find_kubectl
+from tests.e2e.binaries import find_kubectl, locked
 from tests.packages.tools import Missing, find, find_helm
 
 ROOT = Path(__file__).resolve().parents[2]
+REPOSITORY: Final = "An-Owner/kyverno-mp"
+"""For which the release is made."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +43,26 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> str:
     program.write_text(f'#!/bin/sh\nGOGC=off exec {shlex.quote(path)} "$@"\n')
     program.chmod(0o755)
     return str(program)
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dry run of a release, once for all workers of pytest."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    made = folder / "release"
+    with locked(folder):
+        if not made.exists():
+            unfinished = tmp_path_factory.mktemp("release") / "all"
+            words = ("--dry-run", "--repository", REPOSITORY, "--output", unfinished)
+            done = subprocess.run(
+                [sys.executable, "-m", "deploy.release", *words],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            unfinished.rename(made)
+    return made
 
 
 @pytest.fixture(scope="session")

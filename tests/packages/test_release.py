@@ -38,10 +38,9 @@ from kyverno_mp.images.bundles.material import parse_material
 from kyverno_mp.images.bundles.verify import Demands, check_bundle
 from kyverno_mp.images.keys import Unproved
 from kyverno_mp.program.ports import Identity
-from tests.packages.conftest import ROOT
+from tests.packages.conftest import REPOSITORY, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-REPOSITORY: Final = "An-Owner/kyverno-mp"
 PAGE: Final = f"https://github.com/{REPOSITORY}"
 PROGRAM: Final = f"kyverno-mp-{__version__}-{platform_name()}"
 
@@ -55,20 +54,10 @@ def run(*words: str | Path, **more: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dry run, once."""
-    folder = tmp_path_factory.mktemp("release") / "all"
-    words = ("--dry-run", "--output", folder, "--repository", REPOSITORY)
-    run(sys.executable, "-m", "deploy.release", *words, cwd=ROOT)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def home(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpack the archive of the command line where nothing else is."""
     folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(release / f"{PROGRAM}.tar.gz") as archive:
-        archive.extractall(folder, filter="tar")
+    run("tar", "-xzf", release / f"{PROGRAM}.tar.gz", cwd=folder)
     return folder / PROGRAM
 
 

@@ -7,7 +7,7 @@ does not say why; or it gives a reason for something that is gone. Use tests/wai
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +34,23 @@ WAITS: Final = {
 }
 
 
-def _number(node: ast.expr) -> float:
+def _named(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the module's constants, whose names hide a number."""
+    named: dict[str, ast.expr] = {}
+    for node in tree.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                named[name] = value
+    return named
+
+
+def _number(node: ast.expr, named: Mapping[str, ast.expr]) -> float:
     """Return the value of a literal, 0 for everything else: 0 does not wait."""
+    if isinstance(node, ast.Name):
+        node = named.get(node.id, node)
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(node.value)  # type: ignore[arg-type]  # the type is checked above
     return 0.0
@@ -49,7 +64,7 @@ def _limits(call: ast.Call, name: str) -> Iterator[ast.expr]:
             yield keyword.value
 
 
-def kind_of(node: ast.AST) -> str:
+def kind_of(node: ast.AST, named: Mapping[str, ast.expr]) -> str:
     """Return "sleep", "clock", "limit", or "" if the node does not depend on time."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         is_clock = node.value.id == "time" and node.attr in CLOCKS
@@ -64,12 +79,14 @@ def kind_of(node: ast.AST) -> str:
         return "" if is_none else "sleep"
     if name == "time" and ast.unparse(function).endswith("loop.time"):
         return "clock"
-    short = [each for each in _limits(node, name) if 0 < _number(each) < HANG_S]
+    short = [each for each in _limits(node, name) if 0 < _number(each, named) < HANG_S]
     return "limit" if short else ""
 
 
 def kinds_in(source: str) -> Counter[str]:
-    kinds = Counter(map(kind_of, nodes_of(ast.parse(source))))
+    tree = ast.parse(source)
+    named = _named(tree)
+    kinds = Counter(kind_of(node, named) for node in nodes_of(tree))
     del kinds[""]
     return kinds
 
@@ -121,6 +138,8 @@ def _covers(row: str, path: str) -> bool:
         ("loop.time()", "clock"),
         ("thread.join(2)", "limit"),
         ("thread.join(HANG_S)", ""),
+        ("WAIT_S: Final = 30.0\nthread.join(WAIT_S)", "limit"),
+        ("WAIT_S = 600\nthread.join(WAIT_S)", ""),
         ("queue.get(timeout=0.5)", "limit"),
         ("client.within(3.0)", "limit"),
         ("bell.wait(0)", ""),

@@ -3,10 +3,13 @@
 A failure means: no other end-to-end test is reliable.
 """
 
+import ipaddress
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -14,9 +17,14 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.binaries import SOURCES
 from tests.e2e.conftest import Cluster
-from tests.e2e.control_plane import ControlPlane
+from tests.e2e.control_plane import SERVICE_RANGE, ControlPlane
 from tests.e2e.crds import install_crds
-from tests.waiting import HANG_S, wait_for
+from tests.e2e.kubeconfig import read_kubeconfig
+from tests.e2e.prepared import kept
+from tests.waiting import HANG_S, pause, wait_for
+
+CLIENT_CA: Final = "extension-apiserver-authentication"
+"""K8S: the ConfigMap with the authority whose certificates name users."""
 
 
 def test_users_have_the_permissions_granted_by_rbac(cluster: Cluster) -> None:
@@ -81,6 +89,70 @@ def test_crds_can_be_applied_by_kubectl(cluster: Cluster) -> None:
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.count("unchanged") == 24, done.stdout
+
+
+def test_nothing_of_another_control_plane_is_in_it(
+    shared_plane: ControlPlane, api: Api, tmp_path: Path
+) -> None:
+    """Its etcd began with the values of another: certificates and keys differ."""
+    authority = shared_plane.access.ca.decode()
+    config_maps = "/api/v1/namespaces/{}/configmaps/{}"
+    trusted = api.get(config_maps.format("kube-system", CLIENT_CA))["data"]
+    assert trusted["client-ca-file"] == authority
+    path = config_maps.format("default", "kube-root-ca.crt")
+    wait_for(lambda: api.ask("GET", path)[0] == 200)
+    assert api.get(path)["data"]["ca.crt"] == authority
+
+    service = api.get("/api/v1/namespaces/default/services/kubernetes")["spec"]
+    assert ipaddress.ip_address(service["clusterIP"]) in ipaddress.ip_network(
+        SERVICE_RANGE
+    )
+    assert [one["targetPort"] for one in service["ports"]] == [shared_plane.port]
+
+    file = shared_plane.write_service_account(api, "default", "default", tmp_path)
+    with Api(read_kubeconfig(file)) as account:
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        user = account.create(path, review)["status"]["userInfo"]["username"]
+    assert user == "system:serviceaccount:default:default"
+
+
+@pytest.mark.parametrize(
+    ("content", "made"),
+    [(None, 1), (b"", 1), (b'{"/registry/roles/a": "c3', 1), (b'{"a": "Yg=="}', 0)],
+    ids=["missing", "empty", "cut", "whole"],
+)
+def test_values_are_made_unless_they_are_kept(
+    content: bytes | None, made: int, tmp_path: Path
+) -> None:
+    """A killed run may leave a part of the file, and a later one finds it."""
+    file = tmp_path / "prepared" / "values.json"
+    if content is not None:
+        file.parent.mkdir()
+        file.write_bytes(content)
+    calls: list[None] = []
+
+    def make() -> dict[str, str]:
+        calls.append(None)
+        return {"a": "Yg=="}
+
+    assert kept(file, make) == kept(file, make) == {"a": "Yg=="}
+    assert len(calls) == made
+
+
+def test_values_are_made_by_one_of_several_processes(tmp_path: Path) -> None:
+    """Each worker of pytest starts a control plane; one of them prepares it."""
+    calls: list[None] = []
+
+    def make() -> dict[str, str]:
+        calls.append(None)
+        pause()
+        return {"a": "Yg=="}
+
+    with ThreadPoolExecutor(4) as pool:
+        every = [pool.submit(kept, tmp_path / "values.json", make) for _ in range(4)]
+    assert [one.result() for one in every] == [{"a": "Yg=="}] * 4
+    assert len(calls) == 1
 
 
 def test_guarded_program_exits_with_its_parent(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.binaries import find_binaries
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import DEPLOY, DEPLOYMENT, policy, until
 from tests.e2e.kyverno_before import Certificates, objects
+from tests.e2e.prepared import running_plane
 from tests.packages.tools import Missing, find_helm
 
 pytestmark = pytest.mark.timeout(1200)
@@ -70,14 +70,10 @@ def installed(
         program = find_helm()
     except Missing as missing:
         pytest.skip(str(missing))
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("helm"))
-    plane.start()
-    try:
+    with running_plane(tmp_path_factory.mktemp("helm")) as plane:
         found = Helm(plane, program, cluster.kubectl)
         found.helm("install", str(DEPLOY / "chart"), "--create-namespace")
         yield found
-    finally:
-        plane.stop()
 
 
 def deployment(found: Helm) -> dict[str, Any]:
@@ -147,9 +143,7 @@ def kyvernos(
         program = find_helm()
     except Missing as missing:
         pytest.skip(str(missing))
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("kyvernos"))
-    plane.start()
-    try:
+    with running_plane(tmp_path_factory.mktemp("kyvernos")) as plane:
         found = Helm(plane, program, cluster.kubectl)
         chart = kyvernos_chart(tmp_path_factory.mktemp("chart") / "kyverno")
         found.helm("install", str(chart), "--create-namespace", namespace="kyverno")
@@ -157,8 +151,6 @@ def kyvernos(
         until(lambda: established(found), "the kind ClusterPolicy")
         found.kubectl("apply", "-f", "-", text=raw)
         yield found
-    finally:
-        plane.stop()
 
 
 def test_installation_over_kyvernos_release(kyvernos: Helm) -> None:

@@ -64,9 +64,13 @@ SETTINGS: Final = {"RESTART_DELAY_S_MAX": "1", "DEPLOYMENT_NAME": ADMISSION}
 
 
 @pytest.fixture(scope="module")
+def has_definitions() -> bool:
+    return True
+
+
+@pytest.fixture(scope="module")
 def own(plane: ControlPlane) -> Iterator[Api]:
     with Api(plane.access) as api:
-        install_crds(api)
         yield api
 
 

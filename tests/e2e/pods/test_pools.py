@@ -17,7 +17,6 @@ import pytest
 
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
 from tests.e2e.etcd import sizes
 from tests.e2e.fleet import connect, pod, policy, review_on
 from tests.e2e.product import ADMISSION, CLEANUP, NAMESPACE, Product, holder_of
@@ -33,10 +32,14 @@ USER = f"system:serviceaccount:{NAMESPACE}"
 
 
 @pytest.fixture(scope="module")
+def has_definitions() -> bool:
+    return True
+
+
+@pytest.fixture(scope="module")
 def own(plane: ControlPlane) -> Iterator[Api]:
     """Yield a separate control plane: leases and audit logs are global."""
     with Api(plane.access) as api:
-        install_crds(api)
         yield api
 
 

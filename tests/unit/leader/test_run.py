@@ -19,9 +19,8 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import serve_aggregated
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
-START_S = 60
 LEASE = "/apis/coordination.k8s.io/v1", "kyverno", LEASES.plural, "kyverno"
 KUBECONFIG = """
 apiVersion: v1
@@ -109,22 +108,22 @@ def test_leader_starts_and_stops_in_order(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
 ) -> None:
     """After the handshake, the leader deregisters first and publishes until it ends."""
-    wait_for(lambda: holder(api) == "one", START_S)
-    wait_for(lambda: configurations(api) >= 2, START_S)
+    wait_for(lambda: holder(api) == "one")
+    wait_for(lambda: configurations(api) >= 2)
     assert b"BEGIN CERTIFICATE" in (tmp_path / "tls.crt").read_bytes()
 
     def is_trusted() -> bool:
         health = read_leader_health(tmp_path / "run")
         return health is not None and health.trusted
 
-    wait_for(is_trusted, START_S)
+    wait_for(is_trusted)
     if asked:
         process.send_signal(shutdown.SIGNAL)
-        wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"), START_S)
+        wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"))
         assert holder(api) == ""
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(START_S) == 0
+    assert process.wait(HANG_S) == 0
     assert holder(api) == "", "another replica need not wait"
 
 
@@ -132,16 +131,16 @@ def test_defect_in_a_controller_does_not_stop_the_others(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
     """The leader keeps the lease, publishes policies, and logs the traceback."""
-    wait_for(lambda: holder(api) == "one", START_S)
+    wait_for(lambda: holder(api) == "one")
     secrets = "/api/v1/namespaces/kyverno/secrets"
     # No object of a real API server has this structure.
     api.put(f"{secrets}/kyverno-svc.kyverno.svc.kyverno-tls-ca", data=5)
     log = tmp_path / "log"
-    wait_for(lambda: "unexpected error with key all" in log.read_text(), START_S)
+    wait_for(lambda: "unexpected error with key all" in log.read_text())
     # The traceback follows its line, which may be in the file first.
-    wait_for(lambda: "Traceback" in log.read_text(), START_S)
+    wait_for(lambda: "Traceback" in log.read_text())
     before = api.objects[LEASE]["spec"]["renewTime"]
-    wait_for(lambda: api.objects[LEASE]["spec"]["renewTime"] != before, START_S)
+    wait_for(lambda: api.objects[LEASE]["spec"]["renewTime"] != before)
     assert process.poll() is None
 
 
@@ -152,13 +151,13 @@ def test_leader_without_a_webhook_publishes_and_writes_nothing(
     """A leader without a webhook needs no lease, certificate, or watch for reviews."""
     api.put("/api/v1/namespaces/labelled", metadata={"labels": {"a": "b"}})
     page = ControlPage.open(tmp_path / "run" / "snapshot")
-    wait_for(lambda: page.generation("namespaces") > 0, START_S)
-    wait_for(lambda: page.generation(POLICIES) > 0, START_S)
-    wait_for(lambda: read_leader_health(tmp_path / "run") is not None, START_S)
+    wait_for(lambda: page.generation("namespaces") > 0)
+    wait_for(lambda: page.generation(POLICIES) > 0)
+    wait_for(lambda: read_leader_health(tmp_path / "run") is not None)
     process.send_signal(shutdown.SIGNAL)
-    wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"), START_S)
+    wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(START_S) == 0
+    assert process.wait(HANG_S) == 0
     assert {method for method, _, _ in api.requests} == {"GET"}
     paths = " ".join(path for _, path, _ in api.requests)
     for absent in ("policies", "secrets", "leases", "clusterrolebindings"):

@@ -13,10 +13,9 @@ import pytest
 from kyverno_mp.pool.health import read_pool_health
 from kyverno_mp.telemetry.collect import views
 from tests.unit.kube.fake_api import FakeApi, running
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
-START_S = 30.0
 LEASE = ("/apis/coordination.k8s.io/v1", "default", "leases", "kyverno-e2e")
 CONFIG = """
 apiVersion: v1
@@ -64,16 +63,16 @@ def jobs(api: FakeApi) -> int:
 def test_process_starts_idles_wakes_and_stops(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    wait_for(lambda: holder(api) == "one", START_S)
+    wait_for(lambda: holder(api) == "one")
     put_job(api, "first")
-    wait_for(lambda: jobs(api) == 0, START_S)
+    wait_for(lambda: jobs(api) == 0)
     process.send_signal(signal.SIGSTOP)
     put_job(api, "second")
     # Longer than the lease lasts: it must not write before it holds the lease again.
     time.sleep(3.5)
     assert jobs(api) == 1
     process.send_signal(signal.SIGCONT)
-    wait_for(lambda: jobs(api) == 0, START_S)
+    wait_for(lambda: jobs(api) == 0)
     assert process.poll() is None
     (page,) = views(tmp_path)
     assert page.role == "e2e"
@@ -82,7 +81,7 @@ def test_process_starts_idles_wakes_and_stops(
     assert health is not None
     assert health.holds_lease
     process.send_signal(signal.SIGTERM)
-    assert process.wait(START_S) == 0
+    assert process.wait(HANG_S) == 0
     assert holder(api) == "", "another replica need not wait"
 
 
@@ -93,8 +92,8 @@ def test_process_whose_work_fails_exits(
 
     If it stayed alive without working, it would look healthy.
     """
-    wait_for(lambda: holder(api) == "one", START_S)
+    wait_for(lambda: holder(api) == "one")
     # No object from the API server has this shape.
     api.put("/api/v1/namespaces/default/configmaps/odd")
     api.objects["/api/v1", "default", "configmaps", "odd"] = {"metadata": {}}
-    assert process.wait(START_S) == 70
+    assert process.wait(HANG_S) == 70

@@ -20,9 +20,9 @@ from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz.bench import pod, review, segment_of
+from tests.waiting import HANG_S
 
 NAMES = ["r0", "r1", "r2"]
-WAIT_S = 30
 
 
 def policy() -> str:
@@ -61,7 +61,7 @@ class Workshop:
     def _link(self, owner: PolicyIR, rule: RuleIR) -> LinkedRule:
         self.linked.append(rule.name)
         self.begun.set()
-        assert self.may_go_on.wait(WAIT_S)
+        assert self.may_go_on.wait(HANG_S)
         return link_rule(owner, rule)
 
     def plan(self, pace: Pace) -> None:
@@ -100,7 +100,7 @@ def test_two_reviews_link_each_rule_once() -> None:
     workshop, paces = Workshop(), [Patient(), Patient()]
     threads = [threading.Thread(target=workshop.plan, args=(p,)) for p in paces]
     threads[0].start()
-    assert workshop.begun.wait(WAIT_S)
+    assert workshop.begun.wait(HANG_S)
     threads[1].start()
     # The second review waits for the first one; otherwise it would link the same rule
     # now.
@@ -108,7 +108,7 @@ def test_two_reviews_link_each_rule_once() -> None:
         assert threads[1].is_alive()
     workshop.may_go_on.set()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(HANG_S)
     assert sorted(workshop.linked) == NAMES
 
 
@@ -116,10 +116,10 @@ def test_event_loop_never_waits_for_a_linking_thread() -> None:
     workshop = Workshop()
     thread = threading.Thread(target=workshop.plan, args=(Patient(),))
     thread.start()
-    assert workshop.begun.wait(WAIT_S)
+    assert workshop.begun.wait(HANG_S)
     with pytest.raises(Preempted):
         workshop.plan(Hasty())
     workshop.may_go_on.set()
-    thread.join(WAIT_S)
+    thread.join(HANG_S)
     workshop.plan(Hasty())
     assert sorted(workshop.linked) == NAMES
