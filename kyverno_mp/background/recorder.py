@@ -36,20 +36,13 @@ class PolicyRecorder:
     events: EventSink
     metrics: Metrics
 
-    def wrote(
-        self, rule: str, generated: Generated, done: Done, created: list[Generated]
-    ) -> float:
-        """Report the result of a write; return the pause until the next write.
-
-        ``created`` collects new objects.
-        """
+    def wrote(self, rule: str, generated: Generated, done: Done) -> float:
+        """Report the result of a write; return the pause until the next write."""
         if done.action == CONTESTED:
             self.put_off()
         if done.action not in (CREATED, UPDATED):
             return done.pause_s
-        is_new = done.action == CREATED
-        created += [generated] * is_new
-        self.generated(rule, generated, is_new=is_new)
+        self.generated(rule, generated, is_new=done.action == CREATED)
         if done.is_contest:
             self.contested(rule, generated, done.rival)
         return 0.0

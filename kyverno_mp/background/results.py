@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kyverno_mp.background.objects.downstream import CREATED, Done
+from kyverno_mp.background.update_request import Task
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import RESULT_RECORD_BYTES_MAX
 from kyverno_mp.pool.sinks import Metrics
@@ -73,16 +75,15 @@ class RuleResults:
         policy: PolicyIR,
         rule_result: RuleResult,
         request: Request,
-        created: Sequence[Generated] = (),
+        named: Sequence[Generated] = (),
     ) -> None:
-        """Record a generate rule. ``created``: objects that did not exist before."""
-        # KYVERNO: a result that created nothing is reported regardless of
-        # allowedResults.
-        if created and not self.reporting.has(rule_result.status):
+        """Record a generate rule. ``named``: its objects (``is_named``)."""
+        # KYVERNO: a result without objects is reported regardless of allowedResults.
+        if named and not self.reporting.has(rule_result.status):
             return
         names = "; ".join(
             _named(generated.target.api_version, generated.resource)
-            for generated in created
+            for generated in named
         )
         self._record(GENERATE, policy, rule_result, request, {_GENERATED: names})
 
@@ -145,6 +146,16 @@ class RuleResults:
             self.metrics.count(ERRORS, (TOO_LARGE,))
         elif not self.append(content):
             self.metrics.count(ERRORS, (JOURNAL_FULL,))
+
+
+def is_named(done: Done, task: Task) -> bool:
+    """Return whether the row names an object that a rule generates.
+
+    KYVERNO: after a review, it names the objects that are new. A run without one, such
+    as that of a new holder of the lease, may find objects of an earlier run; its row
+    replaces that of the earlier run, so it names them, too.
+    """
+    return done.action == CREATED or (done.is_own and task.request is None)
 
 
 def _with(row: Row, properties: dict[str, str]) -> Row:

@@ -2,7 +2,7 @@
 
 Room: cleanup. Takes: a policy's Plan, the served resources. Gives:
 ``missing_permissions``. Next: cleanup/controller.py writes them into the status. May
-touch: the API server through cleanup/access.py.
+touch: the API server through kube/own_access.py.
 Source: docs/cleanup.md (permissions); docs/behaviour/controllers 3 (status of CEL
 kinds: RBACPermissionsGranted).
 
@@ -12,7 +12,6 @@ to.
 
 from collections.abc import Iterable
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.plan import Plan
 from kyverno_mp.cleanup.scan import (
     Scan,
@@ -21,6 +20,7 @@ from kyverno_mp.cleanup.scan import (
     resources_of,
     scopes_of,
 )
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.batch import Batch, Batcher, Rules
 from kyverno_mp.cleanup.deletion import Deleter
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
@@ -22,6 +21,7 @@ from kyverno_mp.cleanup.recorder import RunRecorder, shown
 from kyverno_mp.cleanup.scan import Candidate, Scan, ScanInputs, scan
 from kyverno_mp.cleanup.status import Claim, End
 from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.policy.documents.cleanup_policy import BUDGET
 
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.evaluator import Evaluator, Verdict
 from kyverno_mp.cleanup.plan import Plan
 from kyverno_mp.cleanup.policy import seconds_of
@@ -23,6 +22,7 @@ from kyverno_mp.errors import (
     KubeRefused,
 )
 from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, keep, list_all

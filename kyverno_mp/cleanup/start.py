@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.controller import CleanupController, Family, Places, key_text
 from kyverno_mp.cleanup.deleting import compiled_in_cel
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
@@ -38,6 +37,7 @@ from kyverno_mp.cleanup.policy import (
 from kyverno_mp.cleanup.runner import Runner
 from kyverno_mp.cleanup.ttl.run import TtlCleanup
 from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import CLEANUP_POLICIES_MAX, CLEANUP_SHOWN_MAX
 from kyverno_mp.pool.stored import StoredPolicies

@@ -2,7 +2,7 @@
 
 Room: egress. Takes: objects of the API server's kinds. Gives: LiveDryRuns; satisfies
 images/manifests/dry_run.DryRunCreate. Next: webhook/images.py.
-May touch: the API server through kube/rest.py.
+May touch: the API server through kube/rest.py and kube/own_access.py, the clock.
 Source: docs/behaviour/images 7 (match order); Kyverno
 pkg/engine/handlers/validation/validate_manifest.go (checkDryRunPermission).
 
@@ -26,14 +26,16 @@ from kyverno_mp.errors import (
     KubeRefused,
     KubeUnavailable,
 )
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.limits import MANIFEST_DRY_RUNS_MAX
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CALL_NS_MAX: Final = 10 * 10**9
+_PERMITTED_S: Final = 5.0
+"""How long a permission is known, as in egress/access_reviews.py."""
 _REJECTED: Final = (KubeConflict, KubeNotFound, KubeRefused)
 
 
@@ -55,6 +57,7 @@ class LiveDryRuns:
         self._client = client
         self._kinds = kinds
         self._namespace = namespace
+        self._access = OwnAccess(client, time.monotonic, _PERMITTED_S)
         places = max(1, min(MANIFEST_DRY_RUNS_MAX, threads // 2))
         self._places = threading.BoundedSemaphore(places)
         self._tenants_places = threading.BoundedSemaphore(max(1, places // 2))
@@ -99,33 +102,14 @@ class LiveDryRuns:
 
     def _may_create(self, resource: Resource, namespace: str, until_ns: int) -> bool:
         """Return our permission. KYVERNO: a failed check is a denial."""
-        attributes = {
-            "verb": "create",
-            "group": resource.group,
-            "version": resource.version,
-            "resource": resource.plural,
-        }
-        if namespace:
-            attributes["namespace"] = namespace
-        review: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        call = Call(
-            method="POST",
-            path=_REVIEWS,
-            body=msgspec.json.encode(review),
-            # K8S: the API server stores no review, so a retry is safe.
-            repeatable=True,
-        )
         try:
-            answer = self._client.send(call, until_ns)
+            return self._access.allows(
+                "create", resource, namespace, deadline_ns=until_ns
+            )
         except DeadlinePassed:
             raise
         except DependencyError:
             return False
-        return (answer.get("status") or {}).get("allowed") is True
 
     def _create(
         self, resource: Resource, namespace: str, document: Json, until_ns: int

@@ -19,7 +19,7 @@ from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.register import RuleRegister
-from kyverno_mp.background.results import Objects, Wanted
+from kyverno_mp.background.results import Objects, Wanted, is_named
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import (
     ExpressionFailed,
@@ -68,7 +68,7 @@ class Writer:
         other errors at once.
         """
         objects = [] if applied is None else applied.objects
-        created: Objects = []
+        named: Objects = []
         # Objects of an unrecorded rule would stay behind if the policy were deleted
         # while no replica holds the lease.
         is_new = bool(objects) and self._record(policy, rule)
@@ -76,7 +76,7 @@ class Writer:
         writes = Writes(task)
         try:
             for generated in objects:
-                writes.add(partial(self._write, task, policy, rule, generated, created))
+                writes.add(partial(self._write, task, policy, rule, generated, named))
         finally:
             # The policy and its record may have been deleted during the writes.
             is_new = (bool(objects) and self._record(policy, rule)) or is_new
@@ -85,7 +85,7 @@ class Writer:
         writes.check()
         results = self.dependencies.results
         if applied is not None and results is not None:
-            results.generated(policy.ir, applied.result, applied.request, created)
+            results.generated(policy.ir, applied.result, applied.request, named)
         return writes.outcome()
 
     def _places(self, objects: Iterable[Generated]) -> Iterator[Place]:
@@ -106,9 +106,12 @@ class Writer:
         policy: ReadyPolicy,
         rule: GenerateRule,
         generated: Generated,
-        objects: Objects,
+        named: Objects,
     ) -> float:
-        """Write an object; return the pause until the next. ``new``: created ones."""
+        """Write an object; return the pause until the next.
+
+        ``named`` collects the objects that the row of the result names.
+        """
         if generated.source is not None and rule.synchronizes:
             self._label(generated.source)
         done = self.downstream.write(
@@ -120,7 +123,9 @@ class Writer:
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        return recorder.wrote(rule.name, generated, done, objects)
+        if is_named(done, task):
+            named.append(generated)
+        return recorder.wrote(rule.name, generated, done)
 
     def _label(self, source: Json) -> None:
         """Label a source, so that admission notices all changes after the version read.

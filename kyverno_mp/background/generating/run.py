@@ -54,6 +54,7 @@ from kyverno_mp.background.outcome import (
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Entry, GeneratedKind
+from kyverno_mp.background.results import is_named
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -283,7 +284,7 @@ class Generating:
         once.
         """
         policy, applied = evaluated.policy, evaluated.wanted
-        created: list[Generated] = []
+        named: list[Generated] = []
         objects = applied.objects if policy.ir.synchronizes else ()
         kinds = {_kind_of(generated) for generated in objects}
         deletes = policy.deletes_with_policy
@@ -296,9 +297,7 @@ class Generating:
             for generated in applied.objects:
                 # A write whose response is lost may have succeeded.
                 written.append(_kind_of(generated))
-                if not writes.add(
-                    partial(self._write, task, policy, generated, created)
-                ):
+                if not writes.add(partial(self._write, task, policy, generated, named)):
                     written.pop()
         finally:
             # The policy and its record may have been deleted during the writes.
@@ -310,9 +309,7 @@ class Generating:
         writes.check()
         results = self.dependencies.results
         if results is not None:
-            results.generated(
-                policy.ir.policy, applied.result, applied.request, created
-            )
+            results.generated(policy.ir.policy, applied.result, applied.request, named)
         return writes.outcome()
 
     def _write(
@@ -320,9 +317,12 @@ class Generating:
         task: Task,
         policy: ReadyGenerating,
         generated: Generated,
-        created: list[Generated],
+        named: list[Generated],
     ) -> float | None:
-        """Write an object; return the pause until the next write, None if not ours."""
+        """Write an object; return the pause until the next write, None if not ours.
+
+        ``named`` collects the objects that the row of the result names.
+        """
         done = self.downstream.write(
             generated,
             synchronizes=policy.ir.synchronizes,
@@ -333,7 +333,9 @@ class Generating:
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        pause_s = recorder.wrote(policy.ir.policy.name, generated, done, created)
+        if is_named(done, task):
+            named.append(generated)
+        pause_s = recorder.wrote(policy.ir.policy.name, generated, done)
         return None if done.action == OTHERS else pause_s
 
     def _delete(

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.deletion import Deleter
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.kinds import Kinds
 from kyverno_mp.cleanup.ttl.timers import Timers
 from kyverno_mp.cleanup.ttl.watches import Watches
 from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.own_access import OwnAccess
 
 _log = logging.getLogger(__name__)
 _WORKERS: Final = 8

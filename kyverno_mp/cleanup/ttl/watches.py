@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.ttl.label import Labelled, labelled
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.own_access import OwnAccess
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import Right
@@ -61,6 +61,7 @@ class Watches:
         self._kept: dict[Place, Informer[Labelled]] = {}
         """Resources whose labelled objects may be read and not deleted."""
         self._refreshed_for: object = None
+        self._is_confirmed = False
         self._omitted = 0
 
     def refresh(self, directory: Directory, *, trusts_rules: bool = False) -> None:
@@ -73,9 +74,13 @@ class Watches:
         rules = self._access.rules(bound)
         inputs = (rules, directory, bound)
         is_known = rules.is_complete or trusts_rules
-        if is_known and inputs == self._refreshed_for:
+        is_equal = inputs == self._refreshed_for
+        if is_known and is_equal and (self._is_confirmed or not rules.is_complete):
             return
-        self._access.forget()
+        # The next round, too, asks for everything: each API server knows the rules from
+        # a cache of its own, and one of the answers may have been older.
+        self._is_confirmed = is_equal
+        self._access.forget(rules)
         desired = self._desired(directory, bound, VERBS)
         readable = self._desired(directory, bound, _READS)
         self._keep(

@@ -30,6 +30,7 @@ from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.rights import Right
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.snapshot.callers import PREFIX, RANDOM_BYTES, Callers
@@ -45,6 +46,11 @@ ANY_SERIAL: Final = 2**53
 """The number of the newest segment for a replica that accepts every segment."""
 TEMPLATE_KNOWS: Final = "kyverno-mp.io/caller-path"
 """The label of pods of a version that understands paths with a segment."""
+_DEPLOYMENT: Final = f"{DEPLOYMENTS.plural}.{DEPLOYMENTS.group}"
+_UNKNOWN_PODS: Final = (
+    "pods of Kyverno might answer, so the calls of the API server have no proof, and"
+    " namespaced policies in CEL keep Kyverno's paths"
+)
 _PATHS: Final = "paths"
 _FOLLOW_S: Final = 1.0
 """A version without path segments can be ready seconds after its pod is created."""
@@ -78,6 +84,8 @@ class Inputs:
     publish: Callable[[Callers], None]
     on_registered: Callable[[], object]
     """Called when other paths must be registered."""
+    lacks: Callable[[Mapping[Right, str]], None] = lambda _rights: None
+    """Takes the permissions that are missing, each with the effect."""
 
 
 class CallerPathController:
@@ -260,7 +268,9 @@ class CallerPathController:
             found = self._objects.find(DEPLOYMENTS, (namespace, self._rules.deployment))
         except KubeRefused as error:
             self._note(error.message)
+            self._inputs.lacks({Right("get", _DEPLOYMENT, namespace): _UNKNOWN_PODS})
             return False, False
+        self._inputs.lacks({})
         if found is None:
             return True, True
         pods = _Pods.of(found)

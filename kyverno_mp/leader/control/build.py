@@ -7,6 +7,7 @@ docs/behaviour/controllers 8.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from kyverno_mp.controllers import (
     discovery_controller,
@@ -147,6 +148,7 @@ def caller_path_controller(shared: Dependencies) -> CallerPathController:
             registered=registered,
             publish=replica.callers.set,
             on_registered=lambda: shared.add(keys.CONFIGURATION),
+            lacks=partial(shared.followed.metrics.rights.hold, caller_path.NAME),
         ),
         replica.clock,
         is_on=settings.caller_path,

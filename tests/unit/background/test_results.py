@@ -13,6 +13,7 @@ from kyverno_mp.background.results import RuleResults
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.results.entries import Row, Subject
 from kyverno_mp.results.records import decode_results
+from tests.unit.background import generating_world
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
@@ -122,6 +123,82 @@ def test_generated_objects_are_named(api: FakeApi) -> None:
     process = {"process": "background scan"}
     assert first.properties == {**process, "generated-resources": named}
     assert second.properties == process
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        ({}, {}),
+        ({"sync": False}, {}),
+        ({"data": {"data": {"a": "1"}}}, {"useServerSideApply": True}),
+        ({"clone": {"namespace": "a", "name": "source"}}, {}),
+        ({"sync": False, "clone": {"namespace": "a", "name": "source"}}, {}),
+    ],
+)
+def test_a_new_holder_names_the_objects_of_the_last(
+    api: FakeApi, body: Json, options: Json
+) -> None:
+    """Its row replaces that of the last holder, which would lose the names."""
+    path = f"{CONFIG_MAPS.format('a')}/source"
+    api.put(path, apiVersion="v1", kind="ConfigMap", data={"a": "1"})
+    content = {} if body.get("clone") else {"data": {"data": {"a": "1"}}}
+    generates = rule(**{**content, **body}, generateExisting=True)
+    matched = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["t"]}}]}
+    policy(api, {**generates, "match": matched}, **options)
+    _open(api)
+    first, second = Recorder(), Recorder()
+    for recorder in (first, second):
+        with term(api) as one:
+            _follow(one, recorder)
+            one.settle()
+    assert first.rows() == second.rows()
+    [(_, row)] = second.rows()
+    named = "/v1, Kind=ConfigMap Name=out-t Namespace=a"
+    assert row.properties["generated-resources"] == named
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_new_holder_names_the_objects_of_a_generating_policy(
+    api: FakeApi, *, sync: bool
+) -> None:
+    generating_world.trigger(api)
+    existing = {"generateExisting": {"enabled": True}}
+    generating_world.policy(api, sync=sync, evaluation=existing)
+    first, second = Recorder(), Recorder()
+    for recorder in (first, second):
+        with generating_world.held(api) as one:
+            _follow(one, recorder)
+            one.settle()
+    assert first.rows() == second.rows()
+    [(_, row)] = second.rows()
+    name = generating_world.OUT.rpartition("/")[2]
+    named = f"/v1, Kind=ConfigMap Name={name} Namespace=a"
+    assert row.properties["generated-resources"] == named
+
+
+@pytest.mark.parametrize("trigger_uid", ["", "another"])
+def test_a_new_holder_names_no_object_of_others(api: FakeApi, trigger_uid: str) -> None:
+    """An object without the labels, or of another trigger, is not generated."""
+    generates = rule(sync=False, data={"data": {"a": "1"}}, generateExisting=True)
+    matched = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["t"]}}]}
+    policy(api, {**generates, "match": matched})
+    _open(api)
+    labels = {
+        "app.kubernetes.io/managed-by": "kyverno",
+        "generate.kyverno.io/policy-name": "p",
+        "generate.kyverno.io/policy-namespace": "",
+        "generate.kyverno.io/rule-name": "r",
+        "generate.kyverno.io/trigger-uid": trigger_uid,
+    }
+    path = f"{CONFIG_MAPS.format('a')}/out-t"
+    metadata = {"labels": labels if trigger_uid else {}}
+    api.put(path, apiVersion="v1", kind="ConfigMap", metadata=metadata)
+    recorder = Recorder()
+    with term(api) as one:
+        _follow(one, recorder)
+        one.settle()
+    [(_, row)] = recorder.rows()
+    assert row.properties == {"process": "background scan"}
 
 
 def test_a_patched_target_is_named(api: FakeApi) -> None:

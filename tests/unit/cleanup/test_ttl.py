@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp import limits
-from kyverno_mp.cleanup.access import OwnAccess
-from kyverno_mp.kube.resource import core
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.kubernetes.grants import TTL_VERBS
 from tests.unit.cleanup.cluster import (
     Recorded,
     at,
@@ -21,7 +20,7 @@ from tests.unit.cleanup.cluster import (
     running_cleanup,
     serve_kinds,
 )
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import EVERYTHING, FakeApi
 from tests.unit.queues.turned_clock import TurnedClock
 from tests.waiting import HANG_S, wait_for
 
@@ -87,27 +86,6 @@ def test_expired_object_is_deleted(
     assert names(api) == []
     assert recorded.counts[DELETED, ("a", "", "v1", "configmaps")] == 1
     assert recorded.total(ERRORS) == 0
-
-
-def test_review_from_before_a_grant_is_not_kept(
-    api: FakeApi, clock: TurnedClock
-) -> None:
-    """Otherwise, a kind would not be watched until the grants change again."""
-    access = OwnAccess(api.client(), clock.clock.monotonic_s)
-    asked: list[Json] = []
-
-    def may(attributes: Json) -> bool:
-        asked.append(attributes)
-        if len(asked) == 1:
-            # The grant arrives, and the watches are refreshed for it.
-            access.forget()
-        return len(asked) > 1
-
-    api.may = may
-    assert not access.allows("list", core("pods"))
-    assert access.allows("list", core("pods"))
-    assert access.allows("list", core("pods"))
-    assert len(asked) == 2
 
 
 def test_deletion_is_one_call_with_preconditions(
@@ -278,8 +256,7 @@ def test_labels_without_effect_are_reported(
 ) -> None:
     """Otherwise, the objects would be kept for ever without a word."""
     serve_kinds(api)
-    denied = {"delete"}
-    api.may = lambda asked: asked["verb"] not in denied
+    api.grants = [("", {**EVERYTHING, "verbs": ["list", "watch"]})]
     for name in ("x", "y"):
         labelled(api, name, "1s")
     config_map(api, "z")
@@ -296,8 +273,7 @@ def test_labels_without_effect_are_reported(
         assert "kubectl create clusterrole" in problem
         assert names(api) == ["a/x", "a/y", "a/z"]
         # A new permission needs no discovery.
-        denied.clear()
-        api.rules = {"resourceRules": ["new"]}
+        api.grants.append(("", {**EVERYTHING, "verbs": ["delete"]}))
         calls_before = api.count("GET /apis?$")
         ttl.refresh(discovers=False)
         one.settle()
@@ -311,24 +287,25 @@ def test_a_changed_role_of_a_namespace_is_noticed(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     serve_kinds(api)
-    granted: set[str] = set()
-    api.may = lambda asked: asked.get("namespace") in granted
+    api.grants = []
     labelled(api, "one", "1s")
     clock.turn(60)
     dependencies = dependencies_of(
         api, recorded, clock.clock, bound_namespaces=lambda: ("a",)
     )
     with controller(api, dependencies) as one:
-        one.settle()
+        one.cleanup.ttl.refresh(discovers=False)
         reviews = api.count("selfsubjectrulesreviews")
         one.cleanup.ttl.refresh(discovers=False)
         # The answer for the namespace contains the rules for the whole cluster, too.
         assert api.count("selfsubjectrulesreviews") == reviews + 1
-        granted.add("a")
-        api.rules = {"resourceRules": ["new"]}
+        api.grants = [("a", EVERYTHING)]
         one.cleanup.ttl.refresh(discovers=False)
         one.settle()
-    assert names(api) == []
+        assert names(api) == []
+        api.grants = []
+        one.cleanup.ttl.refresh(discovers=False)
+        assert not one.cleanup.ttl.watches.all()
 
 
 def test_kinds_and_permissions_are_refreshed(
@@ -351,8 +328,7 @@ def test_kinds_and_permissions_are_refreshed(
         one.cleanup.ttl.refresh()
         assert ("x.io", "widgets", "") not in one.cleanup.ttl.watches.all()
         assert recorded.counts[INFO, ("x.io", "v1", "widgets")] == 0
-        api.may = lambda asked: asked["resource"] != "secrets"
-        api.rules = {"resourceRules": [{"verbs": ["get"]}], "incomplete": False}
+        api.grants = [("", {**EVERYTHING, "resources": ["configmaps", "pods"]})]
         one.cleanup.ttl.refresh()
         assert ("", "secrets", "") not in one.cleanup.ttl.watches.all()
 
@@ -362,7 +338,7 @@ def test_refresh_without_changes_takes_few_calls(
 ) -> None:
     """Upstream sends three access reviews for each kind every minute."""
     serve_kinds(api)
-    api.rules = {"resourceRules": [{"verbs": ["get"]}, {"verbs": ["list"]}]}
+    api.grants = [("", {**EVERYTHING, "verbs": [verb]}) for verb in TTL_VERBS]
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         before = calls(api)
         clock.turn(600)
@@ -370,12 +346,60 @@ def test_refresh_without_changes_takes_few_calls(
         assert calls(api) - before == 3
 
 
+def test_a_new_holder_asks_once_for_all_kinds(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Otherwise, each hand-over of the lease would cost three reviews for each kind."""
+    kinds = [resource(f"kinds{number}", f"Kind{number}") for number in range(60)]
+    serve_kinds(api, ("x.io", "v1", kinds))
+    read = {**EVERYTHING, "verbs": ["list", "watch"]}
+    delete = {"verbs": ["delete"], "apiGroups": ["x.io"], "resources": ["kinds7"]}
+    api.grants = [("", read), ("b", delete)]
+    dependencies = dependencies_of(
+        api, recorded, clock.clock, bound_namespaces=lambda: ("a", "b")
+    )
+    with controller(api, dependencies) as one:
+        assert list(one.cleanup.ttl.watches.all()) == [("x.io", "kinds7", "b")]
+    # Of the cluster and of two namespaces.
+    assert api.count("selfsubjectrulesreviews") == 3
+    assert api.count("selfsubjectaccessreviews") == 0
+
+
+def test_a_grant_that_one_api_server_does_not_know_yet_is_taken_up(
+    api: FakeApi,
+    clock: TurnedClock,
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each API server follows the rules with a cache of its own."""
+    serve_kinds(api)
+    api.grants = []
+    labelled(api, "one", "1s")
+    clock.turn(60)
+    dependencies = dependencies_of(
+        api, recorded, clock.clock, bound_namespaces=lambda: ("b",)
+    )
+    with controller(api, dependencies) as one:
+        rules_in = api.rules_in
+        api.grants = [("", EVERYTHING)]
+        with monkeypatch.context() as patched:
+            older = {"resourceRules": [], "incomplete": False}
+            patched.setattr(
+                api, "rules_in", lambda at: rules_in(at) if at == "b" else older
+            )
+            one.cleanup.ttl.refresh(discovers=False)
+        assert ("", "configmaps", "") not in one.cleanup.ttl.watches.all()
+        one.cleanup.ttl.refresh(discovers=False)
+        one.settle()
+    assert names(api) == []
+
+
 def test_rules_that_cannot_be_listed_are_asked_for_with_the_kinds(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """An authorization webhook lists no rules, as on many managed clusters."""
     serve_kinds(api)
-    api.rules = {"resourceRules": [{"verbs": ["get"]}], "incomplete": True}
+    api.may = lambda _asked: True
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         before = api.count("selfsubjectaccessreviews")
         for _ in range(12):

@@ -6,6 +6,7 @@ without the segment sends reviews without proof.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from kyverno_mp.controllers.caller_path.known import Known
 from kyverno_mp.controllers.caller_path.plan import Facts, Paths, plan
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.kube.rights import ADMISSION_ACCOUNT, MissingRights
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.snapshot.callers import Callers, is_segment
 from tests.unit.kube.fake_api import FakeApi, running
@@ -90,7 +92,9 @@ class Replica:
         self.known = 0
         self.exposures = 0
         self.registers = True
-        objects = Read(cluster.api.client())
+        client = cluster.api.client()
+        self.rights = client.rights = MissingRights(ADMISSION_ACCOUNT)
+        objects = Read(client)
         terms = Terms(namespace="kyverno", name="kyverno", identity=name)
         self.published = 0
         self.election = Election(objects, terms, clock_ns=lambda: 1)
@@ -118,6 +122,7 @@ class Replica:
                 registered=lambda: cluster.written,
                 publish=self.take,
                 on_registered=self.register,
+                lacks=partial(self.rights.hold, "caller"),
             ),
             Clock(
                 now=lambda: cluster.now,
@@ -419,6 +424,27 @@ def test_secret_that_may_not_be_read_hinders_nothing(api: FakeApi) -> None:
     assert one.controller.is_read
     assert one.callers == Callers()
     assert cluster.written == {""}
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_deployment_that_may_not_be_read_is_reported(
+    api: FakeApi, *, is_on: bool
+) -> None:
+    """Otherwise, Kyverno's paths would stay for ever without a word."""
+    deployment(api, replicas=1)
+    cluster = Cluster(api)
+    one = cluster.join("one", is_on=is_on)
+    api.fault("GET .*/deployments/d", *[403] * 10)
+    for _ in range(3):
+        cluster.step()
+    assert one.controller.needs_upstream_paths
+    (problem,) = one.rights.problems()
+    assert "may not get deployments.apps in kyverno" in problem
+    assert "namespaced policies in CEL keep Kyverno's paths" in problem
+    api.faults.clear()
+    cluster.step()
+    assert not one.rights.problems()
+    assert not one.controller.needs_upstream_paths
 
 
 def test_deleted_secret_is_restored_and_soon_replaced(api: FakeApi) -> None:

@@ -30,6 +30,8 @@ _REVIEWS = (
     "selfsubjectrulesreviews",
     "subjectaccessreviews",
 )
+EVERYTHING = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+"""The rule of cluster-admin."""
 
 
 class FakeApi:
@@ -48,10 +50,11 @@ class FakeApi:
         connection, "expire" = 410 of this page, an object = this Status."""
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
-        self.may: Callable[[Json], bool] = lambda _attributes: True
-        """Answers of access reviews, computed from their resourceAttributes."""
-        self.rules: Json = {"resourceRules": [], "incomplete": False}
-        """The status of SelfSubjectRulesReviews."""
+        self.may: Callable[[Json], bool] = self.is_granted
+        """Answers of access reviews, computed from their resourceAttributes. A function
+        of a test is an authorizer that lists no rules, such as a webhook."""
+        self.grants: list[tuple[str, Json]] = [("", EVERYTHING)]
+        """Rules and the namespaces of their RoleBindings, "" = ClusterRoleBinding."""
         self.on_request: Callable[[str, str], None] = lambda _method, _target: None
         """Called with each request before it is served."""
         self.deletions: list[tuple[tuple[str, str, str, str], Json]] = []
@@ -65,6 +68,29 @@ class FakeApi:
         self.stopping = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
+
+    def is_granted(self, asked: Json) -> bool:
+        """Return whether a grant covers the attributes, as RBAC defines it."""
+        for namespace, rule in self.grants:
+            names = rule.get("resourceNames")
+            if (
+                namespace in ("", asked.get("namespace"))
+                and {"*", asked["verb"]} & set(rule["verbs"])
+                and {"*", asked.get("group", "")} & set(rule["apiGroups"])
+                and {"*", asked["resource"]} & set(rule["resources"])
+                and (not names or asked.get("name") in names)
+            ):
+                return True
+        return False
+
+    def rules_in(self, namespace: str) -> Json:
+        """Return the status of a SelfSubjectRulesReview."""
+        if self.may != self.is_granted:
+            return {"resourceRules": [], "incomplete": True}
+        rules = [rule for at, rule in self.grants if at in ("", namespace)]
+        # K8S: the order of the rules is random.
+        turn = len(self.requests) % max(1, len(rules))
+        return {"resourceRules": rules[turn:] + rules[:turn], "incomplete": False}
 
     @property
     def url(self) -> str:
@@ -359,15 +385,11 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _review(self, plural: str, body: Json) -> None:
+        spec = body["spec"]
         if plural == "selfsubjectrulesreviews":
-            # K8S: the order of the rules is random.
-            rules = self.api.rules.get("resourceRules") or []
-            status = self.api.rules = {
-                **self.api.rules,
-                "resourceRules": [*rules[1:], *rules[:1]],
-            }
+            status = self.api.rules_in(spec["namespace"])
         else:
-            status = {"allowed": self.api.may(body["spec"]["resourceAttributes"])}
+            status = {"allowed": self.api.may(spec["resourceAttributes"])}
         self._json(201, {**body, "status": status})
 
     def _create(self, key: tuple[str, str, str, str], body: Json) -> None:

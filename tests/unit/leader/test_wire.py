@@ -537,6 +537,30 @@ def test_leader_health_is_reported(leader: Leader) -> None:
     assert not found.trusted, "nobody renewed the certificate"
 
 
+def test_a_deployment_that_may_not_be_read_is_in_the_health(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """Whose pods answer is unknown then, so the paths stay those of Kyverno."""
+    api.fault("/deployments", *[403] * 1000)
+    leader = Leader(api, tmp_path, Settings(deployment_name="d"))
+    try:
+        for informer in leader.informers:
+            informer.start()
+        readable = [
+            informer
+            for informer in leader.informers
+            if informer.scope.resource.plural != "deployments"
+        ]
+        wait_for(lambda: all(informer.synced for informer in readable))
+        leader.publish(1)
+        leader.pass_s(20)
+        found = read_leader_health(leader.folder)
+    finally:
+        leader.stop()
+    assert found is not None
+    assert any("keep Kyverno's paths" in problem for problem in found.problems)
+
+
 def test_leader_without_a_publication_has_no_health(
     api: FakeApi, tmp_path: Path
 ) -> None:
