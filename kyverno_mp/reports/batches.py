@@ -5,6 +5,7 @@ reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them.
 Source: docs/pools.md 1, 4.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -23,16 +24,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     plural: str = ""
     documents: tuple[bytes, ...] = ()
     """The API server's own admission policies, with their bindings."""
-    cel_generation: int = 0
-    """Minimum generation of the CEL policies; 0: the coordinator has none."""
-    mutating_generation: int = 0
-    """Minimum generation of the MutatingPolicies; 0: the coordinator has none."""
+    cel_generations: Mapping[str, int] = {}
+    """Minimum generations of the policies in CEL, by segment."""
     only: tuple[bytes, ...] | None = None
     """The keys of the rules to evaluate, always all rules of a policy; None = all
     rules."""
-    image_generation: int = 0
-    """Minimum generation of the ImageValidatingPolicies; 0: the coordinator has
-    none."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
@@ -69,14 +65,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
     generation: int
     objects: tuple[Evaluated, ...]
-    image_generation: int = 0
-    """Generation of the ImageValidatingPolicies; 0: they were not evaluated."""
+    cel_generations: Mapping[str, int] = {}
+    """Generations of the policies in CEL that were evaluated, by segment."""
     counts: tuple[tuple[str, tuple[str, ...], int], ...] = ()
     """Counts that the evaluator collected: the name of a family, labels, number."""
-    cel_generation: int = 0
-    """Generation of the CEL policies; 0: they were not evaluated."""
-    mutating_generation: int = 0
-    """Generation of the MutatingPolicies; 0: they were not evaluated."""
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

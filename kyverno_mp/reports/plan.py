@@ -16,22 +16,17 @@ cannot be decoded, either, its rows stay.
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE, EFFECT_REGISTRY
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.events import Reference
 from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, POLICY_VERSION
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.program.cel_policies.scans import is_derived as is_derived_mutating
-from kyverno_mp.program.cel_policies.scans import is_scanned as is_scanned_mutating
 from kyverno_mp.program.reporting import VALIDATE
-from kyverno_mp.program.validating_policy.scans import is_derived
-from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
 from kyverno_mp.reports.digests import (
     DIGEST_BYTES,
     AnyCelIR,
@@ -40,17 +35,19 @@ from kyverno_mp.reports.digests import (
 )
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import Named, is_derived_rule, is_scannable, names
-from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
-from kyverno_mp.results.entries import KYVERNO, Place, merge_key_of
-from kyverno_mp.snapshot.cel_segments import (
-    GeneratingSegment,
-    ImageSegment,
-    MutatingSegment,
-    ValidatingSegment,
+from kyverno_mp.reports.scanned_kinds import (
+    MAIN_SCANS,
+    InCel,
+    is_disabled,
+    reported_in,
 )
+from kyverno_mp.results.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.kinds import KindSelector
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS
+
+_TYPES: Final = frozenset({VALIDATE})
+"""The types of ``rules`` that scans evaluate in the main lane."""
 
 
 class ScannedRule(msgspec.Struct, frozen=True):
@@ -102,14 +99,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The scanned rules of one generation of the policies."""
 
     generation: int = 0
-    cel_generation: int = 0
-    """Generation of the CEL policies; 0: not known yet."""
-    mutating_generation: int = 0
-    """Generation of the MutatingPolicies; 0: not known yet."""
-    generating_generation: int = 0
-    """Generation of the GeneratingPolicies, which are reported but not scanned."""
-    image_generation: int = 0
-    """Generation of the ImageValidatingPolicies; 0: not known yet."""
+    cel_generations: Mapping[str, int] = {}
+    """Generations of the policies in CEL by segment; 0: not known yet."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
     """The policies of the API server itself; also part of ``rules``."""
@@ -129,17 +120,6 @@ class Plan(msgspec.Struct, frozen=True):
     """Number of policies that cannot be decoded."""
     shared: Mapping[tuple[str, str], SharedPolicy] = {}
     """The policies with rules in both lanes, by the source and policy of a row."""
-
-    @property
-    def generations(self) -> tuple[int, ...]:
-        """The generations of all segments, in the order of CelSegments."""
-        return (
-            self.generation,
-            self.cel_generation,
-            self.mutating_generation,
-            self.generating_generation,
-            self.image_generation,
-        )
 
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
@@ -173,35 +153,16 @@ class Plan(msgspec.Struct, frozen=True):
         return list(selectors)
 
 
-class CelSegments(msgspec.Struct, frozen=True):
-    """The segments of CEL policies; None: unknown, so the rows of its kind stay."""
-
-    validating: ValidatingSegment | None = None
-    mutating: MutatingSegment | None = None
-    generating: GeneratingSegment | None = None
-    images: ImageSegment | None = None
-
-    @property
-    def parts(self) -> tuple[PolicySegment | None, ...]:
-        """The segment of each kind."""
-        return (self.validating, self.mutating, self.generating, self.images)
-
-    @property
-    def generations(self) -> tuple[int, ...]:
-        """Return the generation of each segment; 0 if it is unknown."""
-        return tuple(0 if part is None else part.generation for part in self.parts)
-
-
 def plan_of(
     segment: PolicySegment,
-    types: Iterable[str],
+    types: frozenset[str],
     admission: tuple[ScannedRule, ...],
     unknown: frozenset[str],
-    in_cel: CelSegments,
+    in_cel: InCel,
 ) -> Plan:
-    """Return the plan.
+    """Return the plan. ``types``: the reported types of rules.
 
-    ``types``: the scanned types of rules, and the source of MUTATING_POLICY.
+    Of rules that mutate, only those in CEL are scanned.
     """
     scanned: list[ScannedRule] = list(admission)
     derived = {rule.key for rule in admission}
@@ -209,7 +170,6 @@ def plan_of(
     references = {
         (rule.policy.kind, rule.policy.name): rule.policy for rule in admission
     }
-    reported = frozenset(types)
     places = {rule.key: (rule.policy.name, "", rule.policy.kind) for rule in admission}
     for policy, rule in rules_of(segment):
         if not rule.name:
@@ -218,46 +178,33 @@ def plan_of(
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
         places[key] = policy.key, rule.name, KYVERNO
-        if is_scanned(policy, rule, reported):
+        if is_scanned(policy, rule, types & _TYPES):
             scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
             if is_derived_rule(policy, rule):
                 derived.add(key)
-    of_cel = (
-        (
-            VALIDATING_POLICY.source,
-            in_cel.validating,
-            _validating_rules(in_cel.validating, reported),
-        ),
-        (
-            MUTATING_POLICY.source,
-            in_cel.mutating,
-            _mutating_rules(in_cel.mutating, reported),
-        ),
-    )
-    for source, policies, rules in of_cel:
-        if policies is None:
-            unknown |= {source}
-        for one, is_on, is_own in rules:
-            live.add(one.key)
-            places[one.key] = name_of(one.policy), "", source
-            if is_on:
-                scanned.append(one)
-                references[source, name_of(one.policy)] = one.policy
-            if is_own:
-                derived.add(one.key)
-    for source, keys in unscanned_keys(in_cel.generating, in_cel.images):
-        if keys is None:
-            unknown |= {source}
+    scans = {scan.kind: scan for scan in MAIN_SCANS}
+    for kind in REVIEWED_CEL_KINDS:
+        part, scan = in_cel[kind.segment], scans.get(kind)
+        if part is None:
+            unknown |= {kind.source}
+        elif scan is None:
+            policies = (ir.policy for ir in reported_in(part))
+            live |= {key_of_names(merge_key_of(policy, "")) for policy in policies}
         else:
-            live |= keys
-    generations = in_cel.generations
+            for ir in reported_in(part):
+                one = scanned_policy(ir)
+                live.add(one.key)
+                places[one.key] = name_of(one.policy), "", kind.source
+                if kind.rule_type in types and scan.is_scanned(ir):
+                    scanned.append(one)
+                    references[kind.source, name_of(one.policy)] = one.policy
+                    if ir.policy.is_decoded and scan.is_derived(ir):
+                        derived.add(one.key)
+    parts = [segment, *filter(None, in_cel.values())]
     return Plan(
         generation=segment.generation,
-        cel_generation=generations[0],
-        mutating_generation=generations[1],
-        generating_generation=generations[2],
-        image_generation=generations[3],
+        cel_generations=generations_of(in_cel),
         rules=tuple(scanned),
         admission=admission,
         derived=frozenset(derived),
@@ -265,8 +212,15 @@ def plan_of(
         unknown=unknown,
         references=references,
         places=places,
-        undecoded=sum(len(part.undecoded) for part in (segment, *in_cel.parts) if part),
+        undecoded=sum(len(part.undecoded) for part in parts),
     )
+
+
+def generations_of(in_cel: InCel) -> dict[str, int]:
+    """Return the generation of each segment; 0 if it is unknown."""
+    return {
+        name: 0 if part is None else part.generation for name, part in in_cel.items()
+    }
 
 
 def of_reviews(plan: Plan) -> Plan:
@@ -280,26 +234,6 @@ def name_of(policy: Reference) -> str:
     return "/".join(filter(None, (policy.namespace, policy.name)))
 
 
-def _validating_rules(
-    segment: ValidatingSegment | None, types: frozenset[str]
-) -> Iterator[tuple[ScannedRule, bool, bool]]:
-    """Yield each ValidatingPolicy, whether it is scanned, and whether it is derived."""
-    for ir in () if segment is None else cel_policies_of(segment):
-        is_on = is_scanned_policy(ir, types)
-        is_own = is_on and ir.policy.is_decoded and is_derived(ir)
-        yield scanned_policy(ir), is_on, is_own
-
-
-def _mutating_rules(
-    segment: MutatingSegment | None, types: frozenset[str]
-) -> Iterator[tuple[ScannedRule, bool, bool]]:
-    """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
-    for ir in () if segment is None else mutating_policies_of(segment):
-        is_on = MUTATING_POLICY.source in types and is_scanned_mutating(ir)
-        is_own = is_on and ir.policy.is_decoded and is_derived_mutating(ir)
-        yield scanned_policy(ir), is_on, is_own
-
-
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
     """Yield the rules of the policies that are reported."""
     for position in range(segment.policy_count):
@@ -308,27 +242,6 @@ def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
             continue
         for number in range(segment.rules_of(position)):
             yield policy, segment.rule(position, number)
-
-
-def cel_policies_of(segment: ValidatingSegment) -> Iterator[ValidatingPolicyIR]:
-    """Yield the ValidatingPolicies that are reported."""
-    for position in range(segment.policy_count):
-        ir = segment.record(position)
-        if not is_disabled(ir.policy):
-            yield ir
-
-
-def mutating_policies_of(segment: MutatingSegment) -> Iterator[MutatingPolicyIR]:
-    """Yield the MutatingPolicies that are reported."""
-    for position in range(segment.policy_count):
-        ir = segment.record(position)
-        if not is_disabled(ir.policy):
-            yield ir
-
-
-def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
-    """Return whether a CEL policy is evaluated on existing objects."""
-    return VALIDATE in types and is_scanned_cel(ir)
 
 
 def scanned_policy(ir: AnyCelIR) -> ScannedRule:

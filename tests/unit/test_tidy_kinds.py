@@ -35,12 +35,12 @@ from tests.style import (
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
-    "ClusterPolicy": 40,
+    "ClusterPolicy": 39,
     "ClusterCleanupPolicy": 4,
-    "ValidatingPolicy": 28,
-    "MutatingPolicy": 35,
-    "ImageValidatingPolicy": 20,
-    "GeneratingPolicy": 30,
+    "ValidatingPolicy": 26,
+    "MutatingPolicy": 29,
+    "ImageValidatingPolicy": 18,
+    "GeneratingPolicy": 27,
     "DeletingPolicy": 19,
 }
 """How many modules name a kind in their code: lower these numbers, never raise them."""

@@ -14,15 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from kyverno_mp.egress.clients import open_receiver
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.limits import (
@@ -43,29 +41,15 @@ from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
 from kyverno_mp.reports.scan.requests import exclusions_of
+from kyverno_mp.reports.scanned_kinds import RECORD_OF
 from kyverno_mp.reports.start import run as write_reports
-from kyverno_mp.snapshot.cel_segments import (
-    CelSegment,
-    GeneratingSegment,
-    ImageSegment,
-    MutatingSegment,
-    RecordT,
-    ValidatingSegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
-from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import IMAGE_CACHE, REGISTRY_CALLS
 from kyverno_mp.telemetry.tally import Tally
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    CLUSTER_POLICY,
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-    PolicyKind,
-)
 from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.live import named_secrets_of, secrets_of
 
@@ -143,11 +127,7 @@ def run_evaluator(start: Start) -> None:
     data = PoolData(settings, snapshot, client, ACCOUNT, images)
     while not data.is_whole():
         time.sleep(_POLL_S)
-    policies, cel_policies = (
-        _follow(snapshot, CLUSTER_POLICY, PolicySegment),
-        _in_cel(snapshot, VALIDATING_POLICY, ValidatingPolicyIR),
-    )
-    mutating_policies = _in_cel(snapshot, MUTATING_POLICY, MutatingPolicyIR)
+    policies = _follow(snapshot, POLICIES, PolicySegment)
     clock = Clock(lambda: datetime.now(UTC), time.monotonic_ns)
     engine = Engine(data.cluster_data, clock, threading.Lock())
     evaluator = BatchEvaluator(
@@ -156,8 +136,7 @@ def run_evaluator(start: Start) -> None:
         types=_words(settings.reports_of),
         results=_words(settings.reports_results),
         is_excluded=exclusions_of(settings, data.is_excluded),
-        cel_policies=cel_policies.current,
-        mutating_policies=mutating_policies.current,
+        cel_policies=_CelPolicies(snapshot).current,
     )
 
     def counts() -> Iterator[tuple[str, tuple[str, ...], int]]:
@@ -185,8 +164,8 @@ def run_evaluator(start: Start) -> None:
     def verify() -> None:
         """Verify images of objects, one at a time."""
         verifier = ImageEvaluator(
-            _follow(snapshot, CLUSTER_POLICY, PolicySegment).current,
-            _in_cel(snapshot, IMAGE_VALIDATING_POLICY, ImageValidatingPolicyIR).current,
+            _follow(snapshot, POLICIES, PolicySegment).current,
+            _CelPolicies(snapshot).current,
             engine,
             images.policies,
             results=_words(settings.reports_results),
@@ -210,35 +189,32 @@ def run_evaluator(start: Start) -> None:
     evaluate(path, handle, threading.Event(), on_link=note_link)
 
 
+class _CelPolicies:
+    """The published policies in CEL; use it from one thread only."""
+
+    def __init__(self, snapshot: Path) -> None:
+        self._snapshot = snapshot
+        self._followers: dict[str, Follower[CelSegment[Any]]] = {}
+
+    def current(self, name: str) -> CelSegment[Any] | None:
+        follower = self._followers.get(name)
+        if follower is None:
+            attach = partial(CelSegment, record=RECORD_OF[name])
+            follower = _follow(self._snapshot, name, attach)
+            self._followers[name] = follower
+        return follower.current()
+
+
 class _Published:
     """The leader's published segments; use it from one thread only."""
 
     def __init__(self, snapshot: Path, data: PoolData) -> None:
-        self._policies = _follow(snapshot, CLUSTER_POLICY, PolicySegment)
-        self._cel_policies = _in_cel(snapshot, VALIDATING_POLICY, ValidatingPolicyIR)
-        self._mutating_policies = _in_cel(snapshot, MUTATING_POLICY, MutatingPolicyIR)
-        self._generating_policies = _in_cel(
-            snapshot, GENERATING_POLICY, GeneratingPolicyIR
-        )
-        self._image_policies = _in_cel(
-            snapshot, IMAGE_VALIDATING_POLICY, ImageValidatingPolicyIR
-        )
+        self._policies = _follow(snapshot, POLICIES, PolicySegment)
+        self.cel_policies = _CelPolicies(snapshot).current
         self._data = data
 
     def policies(self) -> PolicySegment | None:
         return self._policies.current()
-
-    def cel_policies(self) -> ValidatingSegment | None:
-        return self._cel_policies.current()
-
-    def mutating_policies(self) -> MutatingSegment | None:
-        return self._mutating_policies.current()
-
-    def generating_policies(self) -> GeneratingSegment | None:
-        return self._generating_policies.current()
-
-    def image_policies(self) -> ImageSegment | None:
-        return self._image_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         segment = self._data.segment("namespaces")
@@ -265,21 +241,15 @@ def _digest(value: object) -> bytes:
 
 
 def _follow(
-    snapshot: Path, row: PolicyKind, attach: Callable[[Segment], SegmentT]
+    snapshot: Path, name: str, attach: Callable[[Segment], SegmentT]
 ) -> Follower[SegmentT]:
     return Follower(
         snapshot,
         ControlPage.open(snapshot),
-        row.segment,
+        name,
         lambda segment, _previous: attach(segment),
         on_refused=refused,
     )
-
-
-def _in_cel(
-    snapshot: Path, row: PolicyKind, record: type[RecordT]
-) -> Follower[CelSegment[RecordT]]:
-    return _follow(snapshot, row, lambda segment: CelSegment(segment, record))
 
 
 def _words(text: str) -> frozenset[str]:

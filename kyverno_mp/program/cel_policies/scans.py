@@ -1,8 +1,8 @@
 """Decide which MutatingPolicies a scan evaluates, and return their results.
 
 Room: program. Takes: MutatingPolicyIR; a linked policy and an object. Gives:
-is_scanned, is_derived, scanned_results. Next: reports/plan.py,
-reports/policies/mutating.py. May touch: external systems only through CEL ports.
+is_scanned, is_derived, scanned_results. Next:
+reports/scanned_kinds.py. May touch: external systems only through CEL ports.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/behaviour/cel 10.1 (background
 report); Kyverno pkg/controllers/report/utils/scanner.go.
 """

@@ -2,8 +2,8 @@
 
 Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived; is_of_objects
 for other kinds, too.
-Next: reports/plan.py; webhook/review/cel_validating.py sends the results that a scan
-cannot reproduce.
+Next: reports/scanned_kinds.py; webhook/review/cel_validating.py sends the results that
+a scan cannot reproduce.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
 """
 

@@ -1,8 +1,8 @@
 """Evaluate CEL policies on existing objects.
 
 Room: reports. Takes: a segment of CEL policies, a Request. Gives: CelRules for one kind
-of policies; VALIDATING_SCAN. Next: reports/scan/evaluator.py,
-reports/policies/mutating.py. May touch: the cluster through the ports of CEL; the log.
+of policies. Next: reports/scan/evaluator.py, reports/scan/images.py. May touch: the
+cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
 An object is evaluated as if an unknown user created it, as for other rules. A policy
@@ -12,9 +12,9 @@ that fails is ignored, as in a review.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final
 
 from kyverno_mp.errors import (
     BudgetExceeded,
@@ -26,9 +26,6 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import ConstraintsIR
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
@@ -38,71 +35,26 @@ from kyverno_mp.program.relinking import decoded
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
-from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.reports.digests import AnyCelIR
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
-from kyverno_mp.reports.plan import (
-    ScannedRule,
-    cel_policies_of,
-    is_scanned_policy,
-    scanned_policy,
-)
+from kyverno_mp.reports.plan import ScannedRule, scanned_policy
 from kyverno_mp.reports.policies.admission_rules import creation_of
+from kyverno_mp.reports.scanned_kinds import CelScan, reported_in
 from kyverno_mp.results.entries import merge_key_of
-from kyverno_mp.snapshot.cel_segments import ValidatingSegment
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _EVALUATION: Final = "evaluation"
 
 
-SegmentT = TypeVar("SegmentT")
-IrT = TypeVar("IrT", ValidatingPolicyIR, MutatingPolicyIR, ImageValidatingPolicyIR)
-
-
-AnyScanned = ValidatingPolicyIR | MutatingPolicyIR
-
-
-class CelScan(NamedTuple, Generic[SegmentT, IrT]):
-    """The functions to scan the policies of one kind.
-
-    ``policies_of``: returns the scanned policies of a segment, if these types of rules
-    are reported. ``results``: returns the results of a linked policy for an object.
-    ``rule_type``: the rule type of errors.
-    """
-
-    policies_of: Callable[[SegmentT, frozenset[str]], Iterable[IrT]]
-    link: Callable[[IrT], Any]
-    results: Callable[[Any, Facts, Shared], Iterable[RuleResult | None]]
-    rule_type: str
-
-
-def _validating_of(
-    segment: ValidatingSegment, types: frozenset[str]
-) -> Iterator[ValidatingPolicyIR]:
-    for ir in cel_policies_of(segment):
-        if is_scanned_policy(ir, types):
-            yield ir
-
-
-def _verdicts(
-    linked: LinkedValidatingPolicy, facts: Facts, shared: Shared
-) -> Iterator[RuleResult | None]:
-    for answer in linked.evaluate(facts, shared):
-        yield answer.result
-
-
-VALIDATING_SCAN: Final = CelScan(
-    _validating_of, LinkedValidatingPolicy, _verdicts, result.VALIDATION
-)
-
-
 @dataclass(frozen=True, slots=True)
-class _Linked(Generic[IrT]):
+class _Linked:
     """One policy. Either ``linked``, or ``failure``: why it cannot be linked."""
 
-    ir: IrT
+    ir: AnyCelIR
     linked: Any = None
     failure: Exception | None = None
 
@@ -115,30 +67,28 @@ class _Linked(Generic[IrT]):
         return self.linked is not None and bool(self.linked.reads_namespace)
 
 
-class CelRules(Generic[SegmentT, IrT]):
+class CelRules:
     """The policies of one generation, each linked on first use.
 
     Not thread-safe.
     """
 
-    def __init__(
-        self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
-    ) -> None:
+    def __init__(self, ports: CelPorts, types: frozenset[str], scan: CelScan) -> None:
         """``types``: the reported types of rules."""
         self._ports = ports
         self._types = types
-        self._scan: CelScan[SegmentT, IrT] = scan
-        self._segment: SegmentT | None = None
-        self._scanned: list[tuple[ScannedRule, IrT]] = []
-        self._linked: dict[bytes, _Linked[IrT]] = {}
-        self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
-        self._policies: list[_Linked[IrT]] = []
+        self._scan = scan
+        self._segment: CelSegment[Any] | None = None
+        self._scanned: list[tuple[ScannedRule, AnyCelIR]] = []
+        self._linked: dict[bytes, _Linked] = {}
+        self._of: dict[tuple[str, str, str], list[_Linked]] = {}
+        self._policies: list[_Linked] = []
         self._logged: set[str] = set()
         """Policies of this generation with a failed exception."""
 
     def begin(
         self,
-        segment: SegmentT | None,
+        segment: CelSegment[Any] | None,
         resource: Resource,
         only: Keys | None = None,
     ) -> None:
@@ -158,7 +108,7 @@ class CelRules(Generic[SegmentT, IrT]):
 
     def results(
         self, request: Request, resource: Resource, runtime: Runtime
-    ) -> Iterator[tuple[IrT, RuleResult | Error]]:
+    ) -> Iterator[tuple[AnyCelIR, RuleResult | Error]]:
         """Yield the result of each policy that matches.
 
         An error means that a policy cannot be evaluated now.
@@ -190,19 +140,19 @@ class CelRules(Generic[SegmentT, IrT]):
             if rule_result is not None:
                 yield policy.ir, rule_result
 
-    def _take(self, segment: SegmentT | None) -> None:
+    def _take(self, segment: CelSegment[Any] | None) -> None:
         """Take the policies of a generation. Raises: SnapshotUnusable."""
-        records: Iterable[IrT] = ()
-        if segment is not None:
-            records = self._scan.policies_of(segment, self._types)
+        is_on = self._scan.kind.rule_type in self._types
         # PERF: each record is decoded once, not once for each resource.
-        self._scanned = [(scanned_policy(ir), ir) for ir in records]
+        self._scanned = [
+            (scanned_policy(ir), ir)
+            for ir in (reported_in(segment) if is_on else ())
+            if self._scan.is_scanned(ir)
+        ]
         self._segment, self._linked, self._of = segment, {}, {}
         self._logged = set()
 
-    def _log_failure(
-        self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str
-    ) -> None:
+    def _log_failure(self, policy: _Linked, fault: ExpressionFailed, kind: str) -> None:
         """Log the first failure of a policy's exceptions; objects may be many."""
         key = policy.ir.policy.key
         if key not in self._logged:
@@ -210,14 +160,14 @@ class CelRules(Generic[SegmentT, IrT]):
             reason = withheld(fault.code) if hides_values(kind) else fault.message
             _log.warning("policy %s: an exception exempts nothing: %s", key, reason)
 
-    def _link(self, resource: Resource) -> Iterator[_Linked[IrT]]:
+    def _link(self, resource: Resource) -> Iterator[_Linked]:
         for rule, ir in self._scanned:
             if rule.may_match(resource):
                 if rule.key not in self._linked:
                     self._linked[rule.key] = self._link_one(ir)
                 yield self._linked[rule.key]
 
-    def _link_one(self, ir: IrT) -> _Linked[IrT]:
+    def _link_one(self, ir: AnyCelIR) -> _Linked:
         try:
             return _Linked(ir, self._scan.link(decoded(ir)))
         except SnapshotUnusable as error:
@@ -228,7 +178,7 @@ class CelRules(Generic[SegmentT, IrT]):
             return _Linked(ir, failure=error)
 
     def _guarded(
-        self, linked: _Linked[IrT], facts: Facts, shared: Shared
+        self, linked: _Linked, facts: Facts, shared: Shared
     ) -> RuleResult | Error | None:
         """Evaluate a policy; return a DependencyError other than a timeout."""
         request = facts.request
@@ -255,7 +205,7 @@ class CelRules(Generic[SegmentT, IrT]):
         return self._failed(linked, request, failure)
 
     def _failed(
-        self, linked: _Linked[IrT], request: Request, error: Exception
+        self, linked: _Linked, request: Request, error: Exception
     ) -> RuleResult | None:
         """Return the error of a policy, or None if the policy does not match."""
         if not _may_match((body.constraints for body in linked.ir.bodies), request):
@@ -263,7 +213,7 @@ class CelRules(Generic[SegmentT, IrT]):
         message = "not evaluated (webhook.defect): internal error, see the log"
         if isinstance(error, Error):
             message = f"not evaluated ({error.code}): {error.message}"
-        return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, message)
+        return RuleResult(_EVALUATION, self._scan.type_of_errors, result.ERROR, message)
 
     def _namespace(self, request: Request, runtime: Runtime) -> Json:
         """Return ``namespaceObject``; None for an object without a namespace.

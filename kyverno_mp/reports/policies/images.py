@@ -10,33 +10,29 @@ These rules read registries, so they are scanned separately. The plan does not a
 the rows of other rules in a report.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.program.validating_policy.reads import expressions_of
-from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
-from kyverno_mp.program.validating_policy.scope import names_any
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import is_derived_rule
 from kyverno_mp.reports.plan import (
     Plan,
     ScannedRule,
     SharedPolicy,
+    generations_of,
     name_of,
     rules_of,
     scanned_policy,
     scanned_rule,
     signature_of,
 )
-from kyverno_mp.reports.unscanned import is_disabled
+from kyverno_mp.reports.scanned_kinds import IMAGE_SCAN, is_disabled, reported_in
 from kyverno_mp.results.entries import KYVERNO
 from kyverno_mp.snapshot.cel_segments import ImageSegment
 from kyverno_mp.snapshot.policies import PolicySegment
-from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _TYPE: Final = "verifyImages"
 
@@ -63,17 +59,16 @@ def image_plan_of(segment: PolicySegment, images: ImageSegment | None) -> Plan:
         references[KYVERNO, policy.key] = image_rule.policy
         if is_derived_rule(policy, rule):
             derived.add(key)
-    for ir in image_policies_of(images):
+    kind = IMAGE_SCAN.kind
+    for ir in filter(IMAGE_SCAN.is_scanned, reported_in(images)):
         image_rule = scanned_policy(ir)
         scanned.append(image_rule)
-        references[IMAGE_VALIDATING_POLICY.source, name_of(image_rule.policy)] = (
-            image_rule.policy
-        )
-        if _is_derived(ir):
+        references[kind.source, name_of(image_rule.policy)] = image_rule.policy
+        if ir.policy.is_decoded and IMAGE_SCAN.is_derived(ir):
             derived.add(image_rule.key)
     return Plan(
         generation=segment.generation,
-        image_generation=0 if images is None else images.generation,
+        cel_generations=generations_of({kind.segment: images}),
         rules=tuple(scanned),
         derived=frozenset(derived),
         live=_EVERYTHING,
@@ -123,28 +118,3 @@ def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
     if rule.rule_type != _TYPE or rule.verify_images is None or rule.unsupported:
         return False
     return policy.background and not is_disabled(policy)
-
-
-def image_policies_of(
-    segment: ImageSegment | None,
-) -> Iterator[ImageValidatingPolicyIR]:
-    """Yield the ImageValidatingPolicies that are evaluated on existing objects.
-
-    Unlike upstream, they include namespaced ones (docs/differences.md).
-    """
-    for at in range(0 if segment is None else segment.policy_count):
-        assert segment is not None
-        ir = segment.record(at)
-        if ir.policy.background and not ir.is_json and not is_disabled(ir.policy):
-            yield ir
-
-
-def _is_derived(ir: ImageValidatingPolicyIR) -> bool:
-    """Return whether a scan produces all results that a review produces."""
-    return (
-        ir.policy.is_decoded
-        and is_of_creations(body.constraints for body in ir.bodies)
-        and not any(
-            names_any(expression, OF_REQUESTS) for expression in expressions_of(ir)
-        )
-    )

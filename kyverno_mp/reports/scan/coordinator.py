@@ -25,24 +25,25 @@ from typing import Final
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
-from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
+from kyverno_mp.program.reporting import IMAGE_VERIFY
 from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
-from kyverno_mp.reports.plan import CelSegments, Plan, of_reviews, plan_of
+from kyverno_mp.reports.plan import Plan, generations_of, of_reviews, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.dispatch import NAME
 from kyverno_mp.reports.scan.due import Known, changed_keys, known_of
 from kyverno_mp.reports.scan.resources import ObjectScan, ResourceId, Wanted
+from kyverno_mp.reports.scanned_kinds import IMAGE_SCAN, InCel
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.results.entries import Subject
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import DEFECTS
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_SEGMENTS
 
 _log = logging.getLogger(__name__)
 _PRUNED_AT_ONCE: Final = 500
@@ -107,22 +108,18 @@ class Scan(ObjectScan):
         if self._is_waiting():
             return
         # Read after ``policies``, because the leader publishes these segments first.
-        published = self._dependencies.published
-        in_cel = CelSegments(
-            published.cel_policies(),
-            published.mutating_policies(),
-            published.generating_policies(),
-            published.image_policies(),
-        )
-        newest = (segment.generation, *in_cel.generations)
-        self._is_due |= newest != self.plan.generations or self.admission.has_changed
+        cel_policies = self._dependencies.published.cel_policies
+        in_cel = {name: cel_policies(name) for name in CEL_SEGMENTS}
+        newest = (segment.generation, generations_of(in_cel))
+        known = (self.plan.generation, self.plan.cel_generations)
+        self._is_due |= newest != known or self.admission.has_changed
         if not self._is_due:
             return
         # Read before the rules, so that a kind that becomes known meanwhile keeps its
         # rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
-        plan = plan_of(segment, self._types(), rules, unknown, in_cel)
+        plan = plan_of(segment, self._reported(), rules, unknown, in_cel)
         images = self._image_plan(segment, in_cel)
         if images is not None:
             plan = with_images(plan, images)
@@ -170,11 +167,11 @@ class Scan(ObjectScan):
         # A report that is missing or was cut needs all rows.
         return self._writer.stores and self._stored.is_whole(report)
 
-    def _image_plan(self, segment: PolicySegment, in_cel: CelSegments) -> Plan | None:
+    def _image_plan(self, segment: PolicySegment, in_cel: InCel) -> Plan | None:
         """Return the plan of the image lane, or None if images are not reported."""
         if IMAGE_VERIFY not in self._reported():
             return None
-        return image_plan_of(segment, in_cel.images)
+        return image_plan_of(segment, in_cel[IMAGE_SCAN.kind.segment])
 
     def _reported(self) -> frozenset[str]:
         """Return the types of rules that are reported by scans."""
@@ -182,11 +179,6 @@ class Scan(ObjectScan):
         if not settings.reports_scan:
             return frozenset()
         return frozenset(word.strip() for word in settings.reports_of.split(","))
-
-    def _types(self) -> tuple[str, ...]:
-        reported = self._reported()
-        types = {VALIDATE: VALIDATE, MUTATE: MUTATING_POLICY.source}
-        return tuple(types[word] for word in types if word in reported)
 
     def _sweep(self) -> None:
         """Remove the rows of deleted rules, once for each plan.

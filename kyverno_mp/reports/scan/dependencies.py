@@ -8,7 +8,7 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 6.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.events import Successes
@@ -16,12 +16,7 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.cel_segments import (
-    GeneratingSegment,
-    ImageSegment,
-    MutatingSegment,
-    ValidatingSegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import Family
 
@@ -46,17 +41,11 @@ class Published(Protocol):
     def policies(self) -> PolicySegment | None:
         """Return the newest policies, or None before the first ones are published."""
 
-    def cel_policies(self) -> ValidatingSegment | None:
-        """Return the newest CEL policies, at least as new as the last ``policies``."""
+    def cel_policies(self, segment: str, /) -> CelSegment[Any] | None:
+        """Return the newest policies of a kind in CEL.
 
-    def mutating_policies(self) -> MutatingSegment | None:
-        """Return the newest MutatingPolicies, like ``cel_policies``."""
-
-    def generating_policies(self) -> GeneratingSegment | None:
-        """Return the newest GeneratingPolicies, like ``cel_policies``."""
-
-    def image_policies(self) -> ImageSegment | None:
-        """Return the newest ImageValidatingPolicies, like ``cel_policies``."""
+        They are at least as new as the last ``policies``.
+        """
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         """Return the generation, and a function that reads all labels' digests."""

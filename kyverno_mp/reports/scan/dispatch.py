@@ -135,9 +135,7 @@ class Dispatch:
             self._give_up(current, error)
             return
         self._count(answer)
-        is_behind = answer.generation < plan_before.generation or (
-            0 < answer.image_generation < plan_before.image_generation
-        )
+        is_behind = answer.generation < plan_before.generation
         is_ahead = _is_ahead(answer, plan_before)
         times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
@@ -155,10 +153,8 @@ class Dispatch:
             tuple(item.raw for item in items),
             resource.plural,
             plan.documents_of(resource),
-            plan.cel_generation,
-            plan.mutating_generation,
+            plan.cel_generations,
             None if only is None else tuple(only),
-            plan.image_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
 
@@ -258,9 +254,7 @@ def _agree(plan: Plan, plan_before: Plan, resource: Resource) -> bool:
 
 def _is_ahead(answer: Answer, plan: Plan) -> bool:
     """Return whether an evaluator's policies were newer than the plan."""
-    return (
-        answer.generation > plan.generation
-        or answer.cel_generation > plan.cel_generation
-        or answer.mutating_generation > plan.mutating_generation
-        or answer.image_generation > plan.image_generation
+    return answer.generation > plan.generation or any(
+        generation > plan.cel_generations.get(name, 0)
+        for name, generation in answer.cel_generations.items()
     )

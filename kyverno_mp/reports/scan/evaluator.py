@@ -14,10 +14,10 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,7 +25,6 @@ from kyverno_mp.errors import (
     BudgetExceeded,
     DeadlinePassed,
     DependencyError,
-    Error,
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
@@ -40,17 +39,20 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
+from kyverno_mp.reports.plan import generations_of
 from kyverno_mp.reports.policies.admission_rules import AdmissionRules
-from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
-from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
+from kyverno_mp.reports.policies.cel_rules import CelRules
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.reads import NotedReads
 from kyverno_mp.reports.scan.requests import Requests
-from kyverno_mp.snapshot.cel_segments import MutatingSegment, ValidatingSegment
+from kyverno_mp.reports.scanned_kinds import MAIN_SCANS, InCel
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
+CelPolicies = Callable[[str], CelSegment[Any] | None]
+"""Returns the newest policies of a segment."""
 _LAGGING_S: Final = 2.0
 """How long an evaluator waits for policies that the coordinator already has."""
 _POLL_S: Final = 0.02
@@ -96,7 +98,7 @@ class BatchTime:
 class BatchEvaluator:
     """Answers batches; not thread-safe."""
 
-    def __init__(  # noqa: PLR0913 - a segment for each kind
+    def __init__(
         self,
         policies: Callable[[], PolicySegment | None],
         engine: Engine,
@@ -104,13 +106,11 @@ class BatchEvaluator:
         types: frozenset[str],
         results: frozenset[str],
         is_excluded: Callable[[Request], bool] = lambda _request: False,
-        cel_policies: Callable[[], ValidatingSegment | None] = lambda: None,
-        mutating_policies: Callable[[], MutatingSegment | None] = lambda: None,
+        cel_policies: CelPolicies = lambda _segment: None,
     ) -> None:
         """``types`` of rules and ``results`` that the settings report."""
         self._policies = policies
         self._cel_policies = cel_policies
-        self._mutating_policies = mutating_policies
         self._reads = NotedReads()
         data = self._reads.of(engine.cluster_data)
         self._engine = Engine(data, engine.clock)
@@ -119,8 +119,9 @@ class BatchEvaluator:
         self._is_excluded = is_excluded
         self._requests = Requests(data.namespaces)
         self._admission = AdmissionRules(data.objects, data.scopes)
-        self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
-        self._mutating = CelRules(data.cel, types, MUTATING_SCAN)
+        self._cel = {
+            scan.kind.segment: CelRules(data.cel, types, scan) for scan in MAIN_SCANS
+        }
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
 
@@ -142,17 +143,12 @@ class BatchEvaluator:
             kind=batch.kind,
         )
         try:
-            cel = self._cel_policies()
-            in_cel = 0 if cel is None else cel.generation
-            if in_cel < batch.cel_generation:
-                return none_of(batch, segment.generation, BEHIND)
-            mutating = self._mutating_policies()
-            generation = 0 if mutating is None else mutating.generation
-            if generation < batch.mutating_generation:
+            in_cel = {name: self._cel_policies(name) for name in self._cel}
+            if is_behind(in_cel, batch):
                 return none_of(batch, segment.generation, BEHIND)
             only = None if batch.only is None else frozenset(batch.only)
-            self._cel.begin(cel, resource, only)
-            self._mutating.begin(mutating, resource, only)
+            for name, rules in self._cel.items():
+                rules.begin(in_cel[name], resource, only)
             self._admission.begin(batch.documents, only)
             policies = self._policies_of(segment, resource)
             if only is not None:
@@ -168,12 +164,7 @@ class BatchEvaluator:
         results = tuple(
             self._evaluate(resource, policies, raw, passed) for raw in batch.objects
         )
-        return Answer(
-            segment.generation,
-            results,
-            cel_generation=in_cel,
-            mutating_generation=generation,
-        )
+        return Answer(segment.generation, results, generations_of(in_cel))
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource
@@ -230,11 +221,11 @@ class BatchEvaluator:
                 found_rows.add(ir, [rule_result])
             else:
                 found_rows.wait(ir, [ir.name], rule_result)
-        in_cel: Iterable[tuple[AnyScanned, RuleResult | Error]] = chain(
-            self._cel.results(request, resource, context.runtime),
-            self._mutating.results(request, resource, context.runtime),
+        in_cel = (
+            rules.results(request, resource, context.runtime)
+            for rules in self._cel.values()
         )
-        for compiled, rule_result in in_cel:
+        for compiled, rule_result in chain.from_iterable(in_cel):
             if isinstance(rule_result, RuleResult):
                 found_rows.add(compiled.policy, [rule_result])
             else:
@@ -284,6 +275,15 @@ def newest(
         if not is_behind or time.monotonic() >= end_s:
             return segment
         time.sleep(_POLL_S)
+
+
+def is_behind(in_cel: InCel, batch: Batch) -> bool:
+    """Return whether the coordinator already has newer policies in CEL."""
+    generations = generations_of(in_cel).items()
+    return any(
+        generation < batch.cel_generations.get(name, 0)
+        for name, generation in generations
+    )
 
 
 def none_of(batch: Batch, generation: int, problem: str) -> Answer:

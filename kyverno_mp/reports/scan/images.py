@@ -23,7 +23,6 @@ from kyverno_mp.errors import (
     RegistryUnavailable,
     SnapshotUnusable,
 )
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import REPORTS_IMAGES_OBJECT_S_MAX
 from kyverno_mp.program import result
@@ -42,19 +41,25 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.policies.cel_rules import CelRules, CelScan
-from kyverno_mp.reports.policies.images import image_policies_of
-from kyverno_mp.reports.scan.evaluator import BEHIND, STATUSES, newest, none_of
+from kyverno_mp.reports.plan import generations_of
+from kyverno_mp.reports.policies.cel_rules import CelRules
+from kyverno_mp.reports.scan.evaluator import (
+    BEHIND,
+    STATUSES,
+    CelPolicies,
+    is_behind,
+    newest,
+    none_of,
+)
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedImages, link_images
 from kyverno_mp.reports.scan.outages import Noted, NotedPolicyImages, NotedReview
 from kyverno_mp.reports.scan.requests import Requests
-from kyverno_mp.snapshot.cel_segments import ImageSegment
+from kyverno_mp.reports.scanned_kinds import IMAGE_SCAN
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
 Counts = Callable[[], Iterable[tuple[str, tuple[str, ...], int]]]
-_Cel = CelRules[ImageSegment, ImageValidatingPolicyIR]
 
 
 class ImageEvaluator:
@@ -63,7 +68,7 @@ class ImageEvaluator:
     def __init__(  # noqa: PLR0913 - a segment for each kind
         self,
         policies: Callable[[], PolicySegment | None],
-        image_policies: Callable[[], ImageSegment | None],
+        cel_policies: CelPolicies,
         engine: Engine,
         begin: Begin | None,
         *,
@@ -77,7 +82,7 @@ class ImageEvaluator:
         since the last call.
         """
         self._policies = policies
-        self._image_policies = image_policies
+        self._cel_policies = cel_policies
         self._engine = engine
         self._begin = begin
         self._statuses = frozenset(STATUSES.get(word, word) for word in results)
@@ -87,13 +92,8 @@ class ImageEvaluator:
         self._requests = Requests(data.namespaces)
         self._noted = Noted()
         self._images = Images(None)
-        scan: CelScan[ImageSegment, ImageValidatingPolicyIR] = CelScan(
-            lambda segment, _types: image_policies_of(segment),
-            LinkedImagePolicy,
-            self._verdicts,
-            result.IMAGE_VERIFY,
-        )
-        self._cel: _Cel = CelRules(data.cel, frozenset(), scan)
+        scan = IMAGE_SCAN._replace(results=self._verdicts)
+        self._cel = CelRules(data.cel, frozenset({scan.kind.rule_type}), scan)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedImages]] = {}
 
@@ -115,9 +115,9 @@ class ImageEvaluator:
             kind=batch.kind,
         )
         try:
-            images = self._image_policies()
-            generation = 0 if images is None else images.generation
-            if generation < batch.image_generation:
+            images = self._cel_policies(IMAGE_SCAN.kind.segment)
+            in_cel = {IMAGE_SCAN.kind.segment: images}
+            if is_behind(in_cel, batch):
                 return none_of(batch, segment.generation, BEHIND)
             self._cel.begin(images, resource)
             policies = self._policies_of(segment, resource)
@@ -129,7 +129,8 @@ class ImageEvaluator:
         results = tuple(
             self._evaluate(resource, policies, raw) for raw in batch.objects
         )
-        return Answer(segment.generation, results, generation, tuple(self._counts()))
+        generations, counts = generations_of(in_cel), tuple(self._counts())
+        return Answer(segment.generation, results, generations, counts)
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource

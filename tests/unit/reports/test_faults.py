@@ -109,7 +109,7 @@ def test_new_kind_is_scanned_after_a_failed_step(
         deployments["responseKind"].update(group="apps")
         serve_kinds(api, ("apps", "v1", [deployments]))
 
-        def fail() -> None:
+        def fail(_segment: str) -> None:
             monkeypatch.undo()
             raise SnapshotUnusable("snapshot.record", "the file was replaced")
 

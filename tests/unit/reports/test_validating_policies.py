@@ -397,7 +397,7 @@ def test_outdated_evaluator(api: FakeApi, world: World) -> None:
     with term(api, world) as one:
         evaluator = one.evaluators.evaluator
         newest = evaluator._cel_policies
-        evaluator._cel_policies = lambda: None
+        evaluator._cel_policies = lambda _segment: None
         one.settle()
         assert report_of(api, raw) is None
         evaluator._cel_policies = newest

@@ -191,17 +191,13 @@ class World:
     def policies(self) -> PolicySegment | None:
         return self.segment
 
-    def cel_policies(self) -> ValidatingSegment | None:
-        return self.cel
-
-    def mutating_policies(self) -> MutatingSegment | None:
-        return self.mutating
-
-    def image_policies(self) -> ImageSegment | None:
-        return self.images
-
-    def generating_policies(self) -> GeneratingSegment | None:
-        return self.generating
+    def cel_policies(self, segment: str) -> CelSegment[Any] | None:
+        return {
+            VALIDATING_POLICY.segment: self.cel,
+            MUTATING_POLICY.segment: self.mutating,
+            IMAGE_VALIDATING_POLICY.segment: self.images,
+            GENERATING_POLICY.segment: self.generating,
+        }[segment]
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         return self.labels_at, lambda: {
@@ -295,7 +291,6 @@ class Term:
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
             cel_policies=world.cel_policies,
-            mutating_policies=world.mutating_policies,
             is_excluded=exclusions_of(known, is_filtered),
         )
         self.evaluators = InProcess(evaluator)
@@ -303,7 +298,7 @@ class Term:
         if images is not None:
             verifier = ImageEvaluator(
                 world.policies,
-                world.image_policies,
+                world.cel_policies,
                 Engine(
                     ClusterData(
                         namespaces=namespaces,
