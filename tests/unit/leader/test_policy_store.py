@@ -45,7 +45,7 @@ def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
         "metadata": {"name": name},
         "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
     }
-    return str(yaml.safe_dump(document)) + "---\n"
+    return str(yaml.dump(document, Dumper=yaml.CSafeDumper)) + "---\n"
 
 
 def exception(name: str, of: str, namespace: str = "ex") -> str:
@@ -58,7 +58,7 @@ def exception(name: str, of: str, namespace: str = "ex") -> str:
             "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
         },
     }
-    return str(yaml.safe_dump(document)) + "---\n"
+    return str(yaml.dump(document, Dumper=yaml.CSafeDumper)) + "---\n"
 
 
 class Shelf:
