@@ -26,11 +26,11 @@ from kyverno_mp.background.generate.changes import Changes
 from kyverno_mp.background.generate.generator import Generator
 from kyverno_mp.background.generate.lost import LostTriggers
 from kyverno_mp.background.generating.policies import (
-    NAMESPACED_GENERATING_POLICIES,
+    CEL_GENERATORS,
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.run import Generating
-from kyverno_mp.background.mutate.cel_policies import NAMESPACED_MUTATING_POLICIES
+from kyverno_mp.background.mutate.cel_policies import CEL_MUTATORS
 from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outage import is_outage
@@ -233,14 +233,14 @@ def kinds_of(  # noqa: PLR0913 - wired in one place
         GENERATE: TaskKind(POLICIES, with_rule, generator.run, failure_of, lost.tasks),
         MUTATE: TaskKind(POLICIES, with_rule, mutator.run, failure_of, lost.tasks),
         CEL_GENERATE: TaskKind(
-            NAMESPACED_GENERATING_POLICIES,
+            CEL_GENERATORS[1],
             lambda task: generating.policies.newest(task.policy),
             generating.run,
             failure_of_generating,
             lost_generating,
         ),
         CEL_MUTATE: TaskKind(
-            NAMESPACED_MUTATING_POLICIES,
+            CEL_MUTATORS[1],
             # It is read after its trigger, with its exceptions.
             lambda _task: None,
             lambda task, _policy: mutating.run(task),

@@ -29,21 +29,14 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.budget import Budget, parse_budget
 from kyverno_mp.values.cron import Schedule, parse_schedule
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
-from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY, DELETING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_GROUP, CLEANUP_POLICY, IN_CEL
 
 CONDITION: Final = "CleanedUp"
 RUNNING: Final = "Running"
-CLUSTER_POLICIES, POLICIES = resources_of(CLEANUP_POLICY)
-DELETING_POLICIES, NAMESPACED_DELETING_POLICIES = resources_of(DELETING_POLICY)
-_RESOURCES: Final = {
-    resource.kind: resource
-    for resource in (
-        CLUSTER_POLICIES,
-        POLICIES,
-        DELETING_POLICIES,
-        NAMESPACED_DELETING_POLICIES,
-    )
-}
+CLEANERS: Final = resources_of(CLEANUP_POLICY)
+"""The resources of the cluster's policies and of the namespaced ones."""
+CEL_CLEANERS: Final = resources_of(IN_CEL[CLEANUP_POLICY.name])
+_RESOURCES: Final = {each.kind: each for each in (*CLEANERS, *CEL_CLEANERS)}
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -158,7 +151,7 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
 
 def is_deleting(resource: Resource) -> bool:
     """Return whether it is the resource of DeletingPolicies or namespaced ones."""
-    return resource.group == DELETING_POLICIES.group
+    return resource.group == CEL_GROUP
 
 
 def seconds_of(time: str) -> int | None:

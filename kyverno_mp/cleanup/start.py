@@ -24,10 +24,8 @@ from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.kinds import Kinds
 from kyverno_mp.cleanup.policy import (
-    CLUSTER_POLICIES,
-    DELETING_POLICIES,
-    NAMESPACED_DELETING_POLICIES,
-    POLICIES,
+    CEL_CLEANERS,
+    CLEANERS,
     CompiledPolicy,
     StoredPolicy,
     compiled_policy,
@@ -68,12 +66,8 @@ class Cleanup:
         access = OwnAccess(dependencies.client, clock.monotonic_s)
         kinds = Kinds(dependencies.client, clock.monotonic_s, dependencies.served)
         client = dependencies.client
-        self.policies = StoredPolicies(
-            client, (CLUSTER_POLICIES, POLICIES), stored_policy
-        )
-        self.deleting = StoredPolicies(
-            client, (DELETING_POLICIES, NAMESPACED_DELETING_POLICIES), stored_policy
-        )
+        self.policies = StoredPolicies(client, CLEANERS, stored_policy)
+        self.deleting = StoredPolicies(client, CEL_CLEANERS, stored_policy)
         self.exceptions = Exceptions(client, dependencies.settings)
         self.queue: WorkQueue[Request] = WorkQueue(
             depth_max=CLEANUP_POLICIES_MAX,

@@ -20,7 +20,6 @@ import msgspec
 
 from kyverno_mp.cleanup.policy import (
     CONDITION,
-    DELETING_POLICIES,
     RUNNING,
     CompiledPolicy,
     StoredPolicy,
@@ -29,6 +28,7 @@ from kyverno_mp.cleanup.policy import (
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import CLEANUP_MESSAGE_CHARACTERS_MAX
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_GROUP
 
 _STATUS: Final = "status"
 _BEGUN: Final = "deleting matching objects"
@@ -195,9 +195,7 @@ class Statuses:
             status["lastExecutionTime"] = _time_text(
                 datetime.fromtimestamp(last_s, UTC)
             )
-        is_cel = str(raw.get("apiVersion", "")).startswith(
-            f"{DELETING_POLICIES.group}/"
-        )
+        is_cel = str(raw.get("apiVersion", "")).startswith(f"{CEL_GROUP}/")
         holder = (status.get("conditionStatus") or {}) if is_cel else status
         state = _TRUE if end.is_done else "False"
         condition = self._condition(

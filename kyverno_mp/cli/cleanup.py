@@ -20,10 +20,8 @@ from kyverno_mp.cleanup.deleting import compiled_in_cel
 from kyverno_mp.cleanup.evaluator import Evaluator
 from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.policy import (
-    CLUSTER_POLICIES,
-    DELETING_POLICIES,
-    NAMESPACED_DELETING_POLICIES,
-    POLICIES,
+    CEL_CLEANERS,
+    CLEANERS,
     CompiledPolicy,
     StoredPolicy,
     compiled_policy,
@@ -214,8 +212,8 @@ def _print_table(previews: Sequence[_Preview]) -> None:
 
 
 COMMAND: Final = PreviewCommand(
-    cluster_wide=(CLUSTER_POLICIES, DELETING_POLICIES),
-    namespaced=(POLICIES, NAMESPACED_DELETING_POLICIES),
+    cluster_wide=(CLEANERS[0], CEL_CLEANERS[0]),
+    namespaced=(CLEANERS[1], CEL_CLEANERS[1]),
     policy="clean-up policy",
     object="objects to delete",
     read=_stored,

@@ -30,8 +30,7 @@ from kyverno_mp.background.generate.preview import (
 )
 from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
-    GENERATING_POLICIES,
-    NAMESPACED_GENERATING_POLICIES,
+    CEL_GENERATORS,
     generating_policies,
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
@@ -168,7 +167,7 @@ def _read(
 
     GeneratingPolicies are compiled later, when their exceptions are known.
     """
-    is_cel = resource.group == GENERATING_POLICIES.group
+    is_cel = resource.group == CEL_GENERATORS[0].group
     metadata = dict(raw.get("metadata") or {})
     if resource.namespaced:
         metadata.setdefault("namespace", "default")
@@ -290,8 +289,8 @@ def _when(preview: Preview) -> str:
 
 
 COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
-    cluster_wide=(CLUSTER_POLICIES, GENERATING_POLICIES),
-    namespaced=(POLICIES, NAMESPACED_GENERATING_POLICIES),
+    cluster_wide=(CLUSTER_POLICIES, CEL_GENERATORS[0]),
+    namespaced=(POLICIES, CEL_GENERATORS[1]),
     policy="generate policy",
     object="triggers",
     read=_read,

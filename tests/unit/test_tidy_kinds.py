@@ -35,13 +35,13 @@ from tests.style import (
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
-    "ClusterPolicy": 39,
+    "ClusterPolicy": 36,
     "ClusterCleanupPolicy": 4,
     "ValidatingPolicy": 26,
-    "MutatingPolicy": 29,
+    "MutatingPolicy": 28,
     "ImageValidatingPolicy": 18,
-    "GeneratingPolicy": 27,
-    "DeletingPolicy": 19,
+    "GeneratingPolicy": 26,
+    "DeletingPolicy": 15,
 }
 """How many modules name a kind in their code: lower these numbers, never raise them."""
 SLACK: Final = 3

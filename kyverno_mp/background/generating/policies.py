@@ -48,7 +48,7 @@ from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
 
-GENERATING_POLICIES, NAMESPACED_GENERATING_POLICIES = resources_of(GENERATING_POLICY)
+CEL_GENERATORS: Final = resources_of(GENERATING_POLICY)
 _DELETE: Final = "DELETE"
 _CREATE: Final = "CREATE"
 _UPDATE: Final = "UPDATE"
@@ -157,8 +157,7 @@ def generating_policies(client: Client, exceptions_in: str) -> GeneratingPolicie
         raw = Objects(client).find(resource, key)
         return _listed(client, resource, key) if raw is None else raw
 
-    resources = (GENERATING_POLICIES, NAMESPACED_GENERATING_POLICIES)
-    stored = StoredPolicies(client, resources, stored_policy, find)
+    stored = StoredPolicies(client, CEL_GENERATORS, stored_policy, find)
     return LinkedPolicies(client, stored, exceptions, _ready, applies)
 
 
@@ -237,6 +236,6 @@ def _exception(raw: bytes) -> CelPolicyException:
 def _typed(raw: bytes, kind: str) -> dict[str, Json]:
     """Add kind and apiVersion. K8S: the items of a list may lack them."""
     document: dict[str, Json] = msgspec.json.decode(raw)
-    document.update(kind=kind, apiVersion=GENERATING_POLICIES.api_version)
+    document.update(kind=kind, apiVersion=CEL_GENERATORS[0].api_version)
     document.pop("status", None)
     return document

@@ -12,6 +12,7 @@ version than a watch here. Each version is linked once.
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -36,7 +37,7 @@ from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
-_CLUSTER, NAMESPACED_MUTATING_POLICIES = resources_of(MUTATING_POLICY)
+CEL_MUTATORS: Final = resources_of(MUTATING_POLICY)
 _Version = tuple[str, str, tuple[str, ...]]
 
 
@@ -69,7 +70,7 @@ class StoredMutatingPolicies:
         Raises: PolicyInvalid, DependencyError.
         """
         namespace, _, name = key.rpartition("/")
-        resource = NAMESPACED_MUTATING_POLICIES if namespace else _CLUSTER
+        resource = CEL_MUTATORS[bool(namespace)]
         raw = find_defined(self._client, resource, (namespace, name))
         if raw is None:
             return None
