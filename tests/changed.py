@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tests.style import nodes_of
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 CODE: Final = ("kyverno_mp", "tests", "deploy", "perf")
 """Folders with modules."""
@@ -48,7 +50,7 @@ class Tree:
         self._users: defaultdict[str, set[str]] = defaultdict(set)
         """Path of a module -> the modules that import or name it."""
         for name in sorted(names):
-            nodes = list(ast.walk(ast.parse((root / name).read_text())))
+            nodes = nodes_of(ast.parse((root / name).read_text()))
             self._texts[name] = set(_texts(nodes))
             if any(_is_walk(node) for node in nodes):
                 self._texts[name].add(ALL_MODULES)
