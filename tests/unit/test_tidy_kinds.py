@@ -15,8 +15,10 @@ from kyverno_mp.policy.cel_kinds.policies import is_cel_policy
 from kyverno_mp.policy.cel_kinds.served import is_served
 from kyverno_mp.policy.crd.generate import ALL_KINDS
 from kyverno_mp.policy.reading.decode import is_known_kind
+from kyverno_mp.reports.scanned_kinds import RECORD_OF
 from kyverno_mp.snapshot.control import SEGMENTS
 from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_SEGMENTS,
     CEL_POLICY_KINDS,
     POLICY_KINDS,
     REVIEWED_CEL_KINDS,
@@ -129,6 +131,8 @@ def test_rows_are_complete() -> None:
     for row in CEL_POLICY_KINDS:
         assert bool(row.segment) == bool(row.validating or row.mutating)
         assert bool(row.segment) == bool(row.rule_type)
+    # The reports pool follows the segment of each kind.
+    assert set(RECORD_OF) == set(CEL_SEGMENTS)
 
 
 def _stored() -> list[StoredKind]:
