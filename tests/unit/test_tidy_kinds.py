@@ -18,8 +18,8 @@ from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.reports.scanned_kinds import RECORD_OF
 from kyverno_mp.snapshot.control import SEGMENTS
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    CEL_SEGMENTS,
     CEL_POLICY_KINDS,
+    CEL_SEGMENTS,
     POLICY_KINDS,
     REVIEWED_CEL_KINDS,
     StoredKind,
