@@ -405,6 +405,7 @@ def test_unserved_kind_is_retried_until_served(
     hurried: list[int] = []
     monkeypatch.setattr(leader.context, "retry_now", lambda: hurried.append(1))
     leader.api.put(POLICY, **policy("CronTab"))
+    leader.heard()
     leader.api.put(CRD, spec={})
     asked = leader.api.count("GET /apis$")
     leader.until(lambda: leader.api.count("GET /apis$") > asked)
