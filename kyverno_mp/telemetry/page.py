@@ -30,7 +30,7 @@ import msgspec
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
-from kyverno_mp.settings.machine import reserve, start_ticks
+from kyverno_mp.settings.machine import anonymous_file, reserve, start_ticks
 from kyverno_mp.snapshot.room import has_room
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
@@ -121,6 +121,8 @@ class Page:
 
         Cost: one lock attempt per living process of the role.
 
+        Without room in the folder, the page is one that no other process reads.
+
         Raises: StateError (``telemetry.no_room``) when there is not enough memory.
         """
         for number in range(_PAGES_MAX):
@@ -132,7 +134,15 @@ class Page:
                 os.close(descriptor)
                 continue
             os.ftruncate(descriptor, _FILE_BYTES)
-            return cls(path, descriptor)
+            try:
+                return cls(path, descriptor)
+            except StateError:
+                # In a full folder, workers of an arbiter that died hold their pages
+                # until they have finished. The next ones serve meanwhile with a page
+                # that nobody reads, rather than not at all.
+                unread = anonymous_file(path.name)
+                os.ftruncate(unread, _FILE_BYTES)
+                return cls(path, unread)
         raise AssertionError(f"{_PAGES_MAX} living processes of role {role}")
 
     def set_gauge(self, name: str, value: int) -> None:

@@ -248,6 +248,28 @@ def test_no_page_and_no_new_series_without_memory(
     assert raised.value.code == "telemetry.no_room"
 
 
+def test_a_full_folder_keeps_no_process_from_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads its counts; the next process has a page in the folder again."""
+    reserve = os.posix_fallocate
+
+    def full(descriptor: int, at: int, length: int) -> None:
+        file = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if file.is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, at, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.errors.count(("a.b",))
+    assert merge(views(tmp_path))[ERRORS] == {}
+    monkeypatch.undo()
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.errors.count(("c.d",))
+    assert merge(views(tmp_path))[ERRORS] == {("c.d",): [1.0]}
+
+
 def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:
     """Only the blocks that are written are allocated in the file."""
     page = Page.claim(tmp_path, "webhook")
