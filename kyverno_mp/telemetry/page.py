@@ -19,6 +19,7 @@ boundaries.
 
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import struct
@@ -77,6 +78,7 @@ GAUGES: Final = (
 """Gauges of one process; times are ``time.monotonic_ns()``, which all processes
 share."""
 _GAUGES_AT: Final = 8
+_log = logging.getLogger(__name__)
 _BOUNDS: Final = msgspec.json.Decoder(list[float])
 
 
@@ -140,6 +142,11 @@ class Page:
                 # In a full folder, workers of an arbiter that died hold their pages
                 # until they have finished. The next ones serve meanwhile with a page
                 # that nobody reads, rather than not at all.
+                _log.warning(
+                    "no room for a metric page: metrics and heartbeat of this process"
+                    " are not read until it starts again",
+                    extra={"page": path.name},
+                )
                 unread = anonymous_file(path.name)
                 os.ftruncate(unread, _FILE_BYTES)
                 return cls(path, unread)

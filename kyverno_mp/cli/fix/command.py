@@ -67,8 +67,10 @@ def _rewrite_all(paths: tuple[str, ...], to: str, *, save: bool) -> None:
     from kyverno_mp.cli.fix.to_cel import CLEANUP, Rewrite, rewrite
 
     kinds = {CLUSTER_POLICY.name} | (CLEANUP if to == CEL else frozenset())
-    withheld = 0
-    files = {file: _documents(file) or [] for file in _yaml_files(paths)}
+    read = {file: _documents(file) for file in _yaml_files(paths)}
+    # A file that cannot be read may have a policy that is not moved.
+    withheld = sum(documents is None for documents in read.values())
+    files = {file: documents or [] for file, documents in read.items()}
     exempted, taken = _named_elsewhere(chain.from_iterable(files.values()))
     for file, documents in files.items():
         made: list[Json] = []

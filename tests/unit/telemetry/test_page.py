@@ -249,7 +249,7 @@ def test_no_page_and_no_new_series_without_memory(
 
 
 def test_a_full_folder_keeps_no_process_from_counting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody reads its counts; the next process has a page in the folder again."""
     reserve = os.posix_fallocate
@@ -264,6 +264,7 @@ def test_a_full_folder_keeps_no_process_from_counting(
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.errors.count(("a.b",))
     assert merge(views(tmp_path))[ERRORS] == {}
+    assert "no room for a metric page" in caplog.text
     monkeypatch.undo()
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.errors.count(("c.d",))

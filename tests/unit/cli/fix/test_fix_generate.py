@@ -347,6 +347,8 @@ def test_the_command_prints_it(command: Command, tmp_path: Any) -> None:
     assert done.code == 0
     assert "kind: GeneratingPolicy" in done.out
     assert "rewritten as GeneratingPolicy; both decide" in done.err
+    (tmp_path / "unreadable.yaml").write_text("a: [")
+    assert command("fix", "policy", tmp_path, "--to", "CEL").code == 1
     refused = command("fix", "policy", file, "--to", "ValidatingPolicy")
     assert refused.code == 1
     assert "it becomes a GeneratingPolicy (--to CEL)" in refused.err
