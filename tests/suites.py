@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
-Lane = Literal["cores", "aside", "waiting", "alone"]
+Lane = Literal["cores", "planes", "waiting", "aside", "alone"]
 """Suites of a lane run one after another, beside those of the other lanes.
 
-``cores``: the longest suites, which keep every core busy. ``waiting``: it sleeps for
-much of its time. ``aside``: all others. ``alone``: it measures time, so it runs after
-all others.
+``cores``: the longest suite, which computes. ``planes``: those that start control
+planes. ``waiting``: it sleeps for much of its time. ``aside``: all others. ``alone``: it
+measures time, so it runs after all others.
 """
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -112,14 +112,14 @@ SUITES: Final = (
     _pytest("measured", "alone", "-m", "alone", "tests/faults"),
     _pytest(
         "cluster",
-        "cores",
+        "planes",
         # Otherwise the modules with few tests, which take minutes, come last.
         *("-n", _PLANES, "--dist", "loadfile", "--no-loadscope-reorder", "tests/e2e"),
         *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS, *_DAILY)),
     ),
     # Its cases state how long they sleep: more than twenty minutes in all.
     _pytest("chainsaw", "waiting", "-n", _PLANES, _CASES),
-    _pytest("pods", "cores", *_RUNS_PODS),
+    _pytest("pods", "planes", *_RUNS_PODS),
 )  # fmt: skip
 
 GROUPS: Final = {

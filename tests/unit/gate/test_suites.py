@@ -55,13 +55,13 @@ def test_outputs_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_suites_of_different_lanes_run_beside_one_another(tmp_path: Path) -> None:
-    """Each waits for a file of the other two."""
+    """Each waits for a file of every other one."""
     program = (
         "import pathlib, sys; from tests.waiting import wait_for;"
         "folder = pathlib.Path(sys.argv[1]); (folder / sys.argv[2]).touch();"
-        "wait_for(lambda: len(list(folder.iterdir())) == 3)"
+        "wait_for(lambda: len(list(folder.iterdir())) == 4)"
     )
-    lanes: tuple[Lane, ...] = ("cores", "waiting", "aside")
+    lanes: tuple[Lane, ...] = ("cores", "planes", "waiting", "aside")
     suites = [
         Suite(lane, lane, (sys.executable, "-c", program, str(tmp_path), lane), False)
         for lane in lanes
