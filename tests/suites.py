@@ -70,9 +70,9 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
     return Suite(name, lane, (sys.executable, "-m", "pytest", *arguments))
 
 
-_WORKERS: Final = str(len(os.sched_getaffinity(0)))
-"""Not more than cores: some unit tests wait, but the suites beside them do not, and to
-collect the unit tests takes a worker 16 seconds of CPU time."""
+_WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
+"""One more than cores, because unit tests and the suites beside them wait for a third of
+their time. To collect the unit tests takes a worker 16 seconds of CPU time."""
 _PLANES: Final = "3"
 """Workers with a control plane of their own, which takes gigabytes of memory."""
 _RUNS_PODS: Final = (
