@@ -1224,6 +1224,11 @@ ACCESS_ANSWERS_MAX = 1024
 REGISTRY_SESSIONS_MAX = 256
 """Repositories whose scheme and token one client caches, at some hundred bytes each."""
 
+REGISTRY_TLS_CONTEXTS_MAX = 16
+"""Contexts for TLS with registries that have own authorities or client certificates, at
+some 1 MiB each for the system's authorities. Others are read again when needed, in 20
+to 50 ms."""
+
 REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
 connections, because the authors of Pods choose the names. Above it, connections to the

@@ -39,6 +39,7 @@ from kyverno_mp.limits import (
     REGISTRY_PLACE_WAIT_S,
     SERVICE_ADDRESSES_MAX,
 )
+from kyverno_mp.registry.credentials import TlsFiles
 from kyverno_mp.registry.exchange import (
     SLOW,
     RegistryCall,
@@ -61,6 +62,8 @@ class _Key(NamedTuple):
     port: int
     is_verified: bool
     is_redirected: bool
+    tls: TlsFiles
+    """SAFETY: calls without it must not use a connection that proves an identity."""
 
 
 class _Connection(Connection):
@@ -174,6 +177,7 @@ class RegistryTransport:
             call.is_verified,
             # A connection that redirects are not allowed to use has another key.
             call.is_redirected,
+            call.tls,
         )
         with self._place(key, deadline_ns) as host:
             connection = self._idle(host)

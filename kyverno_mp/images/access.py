@@ -13,9 +13,10 @@ the operator's credentials by plain HTTP.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed, SettingInvalid
 from kyverno_mp.limits import IMAGE_CLIENTS_MAX, REGISTRY_SECRETS_MAX
@@ -25,6 +26,7 @@ from kyverno_mp.registry.credentials import (
     ANONYMOUS,
     Credentials,
     DockerConfig,
+    RegistryCertificates,
     SecretKeys,
 )
 from kyverno_mp.registry.exchange import Exchange
@@ -47,6 +49,14 @@ _CLOUDS: Final = {
 """The providers in upstream's order, each with its registries."""
 ReadSecret = Callable[[str], Json | None]
 """Returns the Secret in our namespace, None if it does not exist."""
+Cloud: TypeAlias = Callable[[str, int], Credentials | None]
+"""Returns the credentials of this pod's identity in a cloud for the host of a registry,
+None if it is not one of this cloud.
+
+Takes the host, a deadline. Raises: ExpressionFailed, DependencyError.
+"""
+NO_CERTIFICATES: Final = RegistryCertificates("")
+NO_CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,7 @@ class RegistrySettings:
     secrets: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     insecure: bool = False
+    certificates: RegistryCertificates = NO_CERTIFICATES
 
 
 class ServedClients:
@@ -69,18 +80,24 @@ class ServedClients:
         user_agent: str,
         read_secret: ReadSecret | None,
         docker: DockerConfig,
+        clouds: Mapping[str, Cloud] = NO_CLOUDS,
     ) -> None:
-        """``read_secret`` None: without a cluster, no Secret exists."""
+        """``read_secret`` None: without a cluster, no Secret exists.
+
+        ``clouds``: provider (``amazon``) -> credentials of this pod's identity.
+        """
         self._settings = settings
         self._send = send
         self._user_agent = user_agent
         self._read_secret = read_secret
         self._docker = docker
+        # SAFETY: tokens of this pod's identity go over verified TLS only.
+        self._clouds = NO_CLOUDS if settings.insecure else clouds
         self._clients: dict[RegistryAccess, tuple[Client, int]] = {}
         self._secrets: dict[str, tuple[SecretKeys | None, int]] = {}
         self._lock = threading.Lock()
         for name in settings.helpers:
-            if name in _CLOUDS:
+            if name in _CLOUDS and name not in self._clouds:
                 _LOG.warning("registries of %s are read without credentials", name)
 
     def __call__(self, access: RegistryAccess) -> Client:
@@ -101,6 +118,10 @@ class ServedClients:
         exposed = access.insecure and (has_credentials or not self._settings.insecure)
 
         def keychain(reference: Reference, deadline_ns: int) -> Credentials:
+            credentials = chosen(reference, deadline_ns)
+            return self._settings.certificates.added(credentials, reference.registry)
+
+        def chosen(reference: Reference, deadline_ns: int) -> Credentials:
             # SAFETY: the author of a policy is not trusted with our credentials, which
             # anyone on the network can read if no certificate is verified.
             if exposed and not has_credentials:
@@ -113,7 +134,7 @@ class ServedClients:
                 raise ExpressionFailed("registry.credentials", message)
             if has_credentials:
                 return self._own(access, reference, deadline_ns)
-            return self._common(reference, deadline_ns)
+            return self._common(access, reference, deadline_ns)
 
         return Client(
             lambda _registry: ANONYMOUS,
@@ -132,22 +153,58 @@ class ServedClients:
             credentials = self._from_docker(reference, deadline_ns)
             if credentials != ANONYMOUS:
                 return credentials
-        for name, hosts in _CLOUDS.items():
-            is_cloud = any(matches(host, reference.registry) for host in hosts)
-            if is_cloud and name in access.providers:
-                message = (
-                    f"the registry provider {name} is not supported by this version;"
-                    " name a Secret in imageRegistryCredentials.secrets"
+        for name in _CLOUDS:
+            if name in access.providers:
+                cloud_credentials = self._from_cloud(
+                    name, access, reference, deadline_ns
                 )
-                raise ExpressionFailed("registry.provider", message)
+                if cloud_credentials is not None:
+                    return cloud_credentials
         return self._from_secrets(access.secrets, reference) or ANONYMOUS
 
-    def _common(self, reference: Reference, deadline_ns: int) -> Credentials:
+    def _common(
+        self, access: RegistryAccess, reference: Reference, deadline_ns: int
+    ) -> Credentials:
         settings = self._settings
         credentials = self._from_secrets(settings.secrets, reference)
         if credentials is None and _DOCKER in settings.helpers:
-            return self._from_docker(reference, deadline_ns)
+            docker_credentials = self._from_docker(reference, deadline_ns)
+            if docker_credentials != ANONYMOUS:
+                return docker_credentials
+        if credentials is None and not access.is_tenants:
+            for name in filter(self._clouds.__contains__, settings.helpers):
+                credentials = credentials or self._from_cloud(
+                    name, access, reference, deadline_ns
+                )
         return credentials or ANONYMOUS
+
+    def _from_cloud(
+        self, name: str, access: RegistryAccess, reference: Reference, deadline_ns: int
+    ) -> Credentials | None:
+        """Return None if the registry is not one of this cloud.
+
+        Raises: ExpressionFailed (``registry.provider``), DependencyError.
+        """
+        if not any(matches(host, reference.registry) for host in _CLOUDS[name]):
+            return None
+        cloud = self._clouds.get(name)
+        if cloud is None:
+            message = (
+                f"the registry provider {name} is not supported by this version;"
+                " name a Secret in imageRegistryCredentials.secrets"
+            )
+            raise ExpressionFailed("registry.provider", message)
+        if access.is_tenants:
+            # SAFETY: the identity is the operator's.
+            message = f"a namespaced policy may not use the registry provider {name}"
+            raise ExpressionFailed("registry.provider", message)
+        if access.insecure:
+            message = (
+                f"the registry provider {name} may not be used with"
+                " allowInsecureRegistry"
+            )
+            raise ExpressionFailed("registry.provider", message)
+        return cloud(reference.registry, deadline_ns)
 
     def _from_docker(self, reference: Reference, deadline_ns: int) -> Credentials:
         try:

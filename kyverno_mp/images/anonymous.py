@@ -16,7 +16,7 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.access import RegistrySettings, ServedClients
 from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.registry.client import Client
-from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.credentials import DockerConfig, RegistryCertificates
 from kyverno_mp.registry.exchange import Exchange
 from kyverno_mp.settings.settings import Settings
 
@@ -33,7 +33,11 @@ def for_policies(
     """
     anonymous = ServedClients(
         RegistrySettings(
-            namespace=settings.namespace, insecure=settings.allow_insecure_registry
+            namespace=settings.namespace,
+            insecure=settings.allow_insecure_registry,
+            certificates=RegistryCertificates(
+                settings.registry_certificates, has_identity=False
+            ),
         ),
         send,
         user_agent,

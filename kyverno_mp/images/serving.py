@@ -242,9 +242,14 @@ class ServedImageData:
         self._until_ns = until_ns
         self._access = access
 
-    def image_data(self, reference: str, deadline_ns: int) -> Json:
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Json:
         """Return the value. Raises: ExpressionFailed, DependencyError."""
-        client = self._client(self._access)
+        access = self._access
+        if is_tenants:
+            access = access._replace(is_tenants=True)
+        client = self._client(access)
         try:
             return image_data(client, reference, self._until_ns(deadline_ns))
         except RequestInvalid as error:

@@ -31,7 +31,7 @@ from kyverno_mp.leader.control.health import LeaderHealth, write_leader_health
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.sources import PolicySource, Sources
 from kyverno_mp.program.ports import RegistryAccess
-from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.credentials import DockerConfig, RegistryCertificates
 from kyverno_mp.registry.exchange import exchange
 from kyverno_mp.registry.reference import Reference, parse_reference
 from kyverno_mp.settings.read import environment
@@ -161,6 +161,7 @@ def artifacts_of(settings: Settings, client: Client | None) -> list[Artifact]:
             secrets=tuple(filter(None, settings.image_pull_secrets.split(","))),
             helpers=("default",),
             insecure=settings.allow_insecure_registry,
+            certificates=RegistryCertificates(settings.registry_certificates),
         ),
         exchange,
         USER_AGENT,

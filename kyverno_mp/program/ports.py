@@ -71,11 +71,13 @@ class ApiCalls(Protocol):
 class Images(Protocol):
     """Port for image metadata from registries."""
 
-    def image_data(self, reference: str, deadline_ns: int) -> Json:
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Json:
         """Return the image's metadata.
 
         Shape: ``{image, resolvedImage, registry, repository, identifier,
-        manifestList, manifest, configData}``.
+        manifestList, manifest, configData}``. ``is_tenants``: for a namespaced policy.
 
         Raises: ExpressionFailed, RegistryUnavailable.
         """

@@ -1,10 +1,12 @@
-"""Find the credentials for a registry in docker's config.json or in a Secret.
+"""Find the credentials for a registry in docker's configuration or in a Secret.
 
-Room: registry. Takes: docker's configuration folder or a Secret's data, a registry's
-host. Gives: Credentials. Next: registry/session.py, images/access.py.
-May touch: docker's config.json, the credential helpers that it names.
+Room: registry. Takes: docker's configuration folder or a Secret's data, a folder of
+certificates, a registry's host. Gives: Credentials. Next: registry/session.py,
+images/access.py.
+May touch: docker's config.json, the credential helpers that it names, the folder.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
-credential-helpers protocol; docs/behaviour/images 6 (Secrets, how their keys match).
+credential-helpers protocol; docs/behaviour/images 6 (Secrets, how their keys match);
+docker's certs.d (ca.crt, client.cert and client.key in a folder for each host).
 
 Messages contain neither secrets nor output of credential helpers or decoders.
 """
@@ -16,10 +18,10 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +35,17 @@ _ALL_S: Final = float("inf")
 _TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is a token"
 
 
+class TlsFiles(NamedTuple):
+    """Files for TLS with a registry, "" = none; the authority is an additional one."""
+
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+NO_FILES: Final = TlsFiles()
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """Credentials for one registry; all fields "" = anonymous.
@@ -44,6 +57,7 @@ class Credentials:
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
     registry_token: str = field(default="", repr=False)
+    tls: TlsFiles = NO_FILES
 
     def basic(self) -> str:
         """Return the header's value, "" without a user name."""
@@ -54,6 +68,41 @@ class Credentials:
 
 
 ANONYMOUS: Final = Credentials()
+
+
+class RegistryCertificates:
+    """A folder in docker's layout: ``HOST[:PORT]/ca.crt, client.cert, client.key``.
+
+    ``has_identity``: whether registries get the client certificates.
+    """
+
+    def __init__(self, folder: str, *, has_identity: bool = True) -> None:
+        """Raises: SettingInvalid (``registry.certificate``) if it is no folder."""
+        if folder and not Path(folder).is_dir():
+            message = f"the folder with certificates of registries is none: {folder}"
+            raise SettingInvalid("registry.certificate", message)
+        self._folder = folder
+        self._has_identity = has_identity
+
+    def added(self, credentials: Credentials, host: str) -> Credentials:
+        """Return the credentials with the files for the registry."""
+        if not self._folder:
+            return credentials
+        hosts = _HUB_NAMES if host in _HUB_NAMES else (host,)
+        # SAFETY: the author of a Pod names the host, so it is looked up in a list.
+        with contextlib.suppress(OSError):
+            for folder in Path(self._folder).iterdir():
+                if folder.name in hosts:
+                    return replace(credentials, tls=self._files(folder))
+        return credentials
+
+    def _files(self, folder: Path) -> TlsFiles:
+        names = ("ca.crt", "client.cert", "client.key")
+        paths = [path if (path := folder / name).exists() else None for name in names]
+        authority, certificate, key = (str(path or "") for path in paths)
+        if not (self._has_identity and certificate and key):
+            return TlsFiles(authority)
+        return TlsFiles(authority, certificate, key)
 
 
 class _AuthEntry(msgspec.Struct):

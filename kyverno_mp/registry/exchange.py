@@ -12,11 +12,14 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
 from kyverno_mp.kube.connection import Connection, body_parts
+from kyverno_mp.limits import REGISTRY_TLS_CONTEXTS_MAX
+from kyverno_mp.registry.credentials import NO_FILES, TlsFiles
 from kyverno_mp.telemetry.trace import External
 
 SLOW: Final = "registry.slow"
@@ -41,6 +44,8 @@ class RegistryResponse:
 class RegistryCall:
     """One request. ``is_verified``: the certificate must match the host.
 
+    ``tls``: the files for this host; without verification they are not used.
+
     ``is_redirected``: a registry has named another server, as the target of a redirect
     or as its token service.
     """
@@ -52,6 +57,7 @@ class RegistryCall:
     bytes_max: int
     is_verified: bool = True
     is_redirected: bool = False
+    tls: TlsFiles = NO_FILES
 
 
 Exchange: TypeAlias = Callable[[RegistryCall, int], RegistryResponse]
@@ -175,7 +181,15 @@ def tls_context(scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
     if not call.is_verified:
         return _unverified()
     paths = ssl.get_default_verify_paths()
-    return _verified(paths.cafile, paths.capath)
+    try:
+        versions = tuple(Path(name).stat().st_mtime_ns for name in call.tls if name)
+        return _verified(paths.cafile, paths.capath, call.tls, versions)
+    except OSError as error:
+        # An ssl.SSLError is one; its text names no file and has no content.
+        host = urlsplit(call.url).netloc
+        reason = getattr(error, "reason", None) or error.strerror or "unreadable"
+        message = f"{host}: its certificate or key cannot be read: {reason}"
+        raise RegistryUnavailable("registry.certificate", message) from None
 
 
 @cache
@@ -187,14 +201,20 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-@lru_cache(maxsize=4)
-def _verified(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+@lru_cache(maxsize=REGISTRY_TLS_CONTEXTS_MAX)
+def _verified(
+    _file: str | None, _folder: str | None, files: TlsFiles, _versions: tuple[int, ...]
+) -> ssl.SSLContext:
     """Return the context with the system's authorities, or those that OpenSSL is told.
 
-    PERF: reading them takes 20 to 50 ms, more than a call.
+    PERF: reading them takes 20 to 50 ms, more than a call. Raises: OSError.
     """
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.authority:
+        context.load_verify_locations(files.authority)
+    if files.certificate:
+        context.load_cert_chain(files.certificate, files.key, password="")
     return context
 
 

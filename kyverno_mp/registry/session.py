@@ -7,7 +7,7 @@ docs/behaviour/controllers 11.7 (user agent).
 
 As docker does, a registry on this machine or one marked as insecure is called by TLS
 without verification, then by plain HTTP. Every other registry is called by verified TLS
-only.
+only, and so is one on this machine that has files for TLS.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ import msgspec
 
 from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_REDIRECTS_MAX, REGISTRY_TOKEN_BYTES_MAX
-from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.credentials import NO_FILES, Credentials
 from kyverno_mp.registry.exchange import (
     Exchange,
     RegistryCall,
@@ -62,7 +62,9 @@ class Session:
         self._scope = f"repository:{repository}:{actions}"
         self._root = f"/v2/{repository}/"
         self._credentials = credentials
-        self._may_be_plain = insecure or is_loopback(host)
+        self._may_be_plain = insecure or (
+            is_loopback(host) and credentials.tls == NO_FILES
+        )
         self._user_agent = user_agent
         self._origin = "" if self._may_be_plain else f"https://{host}"
         self._authorization = ""
@@ -123,6 +125,7 @@ class Session:
             bytes_max=bytes_max,
             is_verified=not self._may_be_plain,
             is_redirected=not self._is_ours(url),
+            tls=self._credentials.tls if self._is_ours(url) else NO_FILES,
         )
         return self._send_one(call, deadline_ns)
 

@@ -1014,6 +1014,15 @@ class Settings:
             " (allowInsecureRegistry); policies can allow it for their own images."
         ),
     )
+    registry_certificates: str = setting(
+        "",
+        Facts(
+            "Folder with files for TLS with registries, as docker's certs.d:"
+            " HOST[:PORT]/ca.crt, an additional authority, and client.cert with"
+            " client.key, which prove this pod to the registry, but not for image"
+            " policies of a namespace. Commands read it, too."
+        ),
+    )
     image_pull_secrets: str = setting(
         "",
         Facts(
@@ -1035,7 +1044,9 @@ class Settings:
         Facts(
             "Sources of credentials after these Secrets, a comma-separated list of"
             " default (the config.json of docker), google, amazon, azure, github"
-            " (registryCredentialHelpers). Only default has an effect."
+            " (registryCredentialHelpers). default and amazon have an effect: amazon"
+            " with this pod's identity in AWS, as for AWS_KMS, and not for namespaced"
+            " policies."
         ),
     )
     enable_tuf: bool = setting(

@@ -10,7 +10,7 @@ scheduling).
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,10 +24,18 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.outages import RememberedOutages
 from kyverno_mp.egress.registries import OnCall, RegistryTransport
-from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
+from kyverno_mp.images.access import (
+    NO_CLOUDS,
+    Cloud,
+    ReadSecret,
+    RegistrySettings,
+    ServedClients,
+)
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
-from kyverno_mp.images.aws_keys import aws_identity, aws_keys
+from kyverno_mp.images.aws import Aws, aws_identity
+from kyverno_mp.images.aws_keys import aws_keys
+from kyverno_mp.images.aws_registries import AwsRegistries
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
@@ -57,7 +65,7 @@ from kyverno_mp.program.ports import (
     ReviewedImages,
 )
 from kyverno_mp.registry.client import Client
-from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.credentials import DockerConfig, RegistryCertificates
 from kyverno_mp.registry.exchange import Exchange
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -169,7 +177,7 @@ def key_services(
     if not settings.aws_kms:
         return NO_PROVIDERS
     send = open_logs(urls, resolve_host, on_call, pace)
-    return aws_keys(aws_identity(environment()), send, _now)
+    return aws_keys(Aws(aws_identity(environment()), send, _now))
 
 
 class _Logs:
@@ -272,12 +280,22 @@ def _clients(
             secrets=_listed(settings.image_pull_secrets),
             helpers=_listed(settings.registry_credential_helpers),
             insecure=settings.allow_insecure_registry,
+            certificates=RegistryCertificates(settings.registry_certificates),
         ),
         send,
         _user_agent(),
         read_secret,
         DockerConfig(Path(docker) if docker else home / ".docker"),
+        clouds(send),
     )
+
+
+def clouds(send: Exchange) -> Mapping[str, Cloud]:
+    """Return the clouds in which the environment describes an identity of this pod."""
+    identity = aws_identity(environment())
+    if not identity.is_complete:
+        return NO_CLOUDS
+    return {"amazon": AwsRegistries(Aws(identity, send, _now))}
 
 
 def _cache(

@@ -121,9 +121,11 @@ class SharedClusterData:
             )
         return found["data"]
 
-    def image_data(self, reference: str, deadline_ns: int) -> Json:
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Json:
         """Return the canned data of an image. Raises: ExpressionFailed."""
-        del deadline_ns  # nothing here blocks
+        del deadline_ns, is_tenants  # nothing here blocks
         data = _get(self._api_calls, f"IMAGE {reference}")
         if data is None or "error" in data:
             reason = data["error"] if data else "no data is given for it"

@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,6 +104,7 @@ def serving(folder: Path, config: dict[str, object], scheme: str) -> Iterator[Re
         web["tls"] = {  # type: ignore[assignment]  # one map of many in JSON
             "certificate": str(folder / "tls.crt"),
             "key": str(folder / "tls.key"),
+            "clientcas": [str(path) for path in folder.glob("clients.crt")],
         }
     (folder / "config.yml").write_text(json.dumps({**settings, "http": web}))
     with (
@@ -112,19 +114,21 @@ def serving(folder: Path, config: dict[str, object], scheme: str) -> Iterator[Re
         ) as process,
     ):
         try:
-            _wait(f"{scheme}://127.0.0.1:{port}/v2/", process, folder / "log")
+            _wait(f"{scheme}://127.0.0.1:{port}/v2/", process, folder)
             yield Registry(f"127.0.0.1:{port}")
         finally:
             process.terminate()
 
 
-def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait(url: str, process: "subprocess.Popen[bytes]", folder: Path) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
+    if (folder / "tls.crt").exists():
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
 
     def answers() -> bool:
-        assert process.poll() is None, log.read_text()
+        assert process.poll() is None, (folder / "log").read_text()
         try:
             urllib.request.urlopen(url, timeout=HANG_S, context=context).close()
         except urllib.error.HTTPError as refused:
@@ -150,6 +154,10 @@ def make_certificate(folder: Path) -> rsa.RSAPrivateKey:
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(hours=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM

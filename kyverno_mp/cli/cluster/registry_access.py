@@ -14,11 +14,16 @@ from typing import Final
 from kyverno_mp import __version__
 from kyverno_mp.errors import ExpressionFailed, RequestInvalid
 from kyverno_mp.registry.client import Client
-from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.credentials import (
+    Credentials,
+    DockerConfig,
+    RegistryCertificates,
+)
 from kyverno_mp.registry.image import image_data
 from kyverno_mp.settings.read import environment
 from kyverno_mp.values.jsonvalue import Json
 
+_CERTIFICATES: Final = "KYVERNO_MP_REGISTRY_CERTIFICATES"
 REQUEST_S_MAX: Final = 60.0
 """Time for one look-up or transfer, including its authorisation."""
 
@@ -27,7 +32,12 @@ def docker_client(*, insecure: bool = False) -> Client:
     """Return a client with the credentials of docker's configuration."""
     folder = environment().get("DOCKER_CONFIG")
     config = DockerConfig(Path(folder) if folder else Path.home() / ".docker")
-    return Client(config.credentials, user_agent=user_agent(), insecure=insecure)
+    certificates = RegistryCertificates(environment().get(_CERTIFICATES, ""))
+
+    def credentials(host: str) -> Credentials:
+        return certificates.added(config.credentials(host), host)
+
+    return Client(credentials, user_agent=user_agent(), insecure=insecure)
 
 
 def user_agent() -> str:
@@ -48,8 +58,11 @@ class RegistryImages:
         self._client = client
         self._known: dict[str, Json] = {}
 
-    def image_data(self, reference: str, deadline_ns: int) -> Json:
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Json:
         """Return the value. Raises: ExpressionFailed, DependencyError."""
+        del is_tenants  # who runs the command reads as himself
         data = self._known.get(reference)
         if data is None:
             until = min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()

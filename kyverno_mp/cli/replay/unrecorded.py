@@ -46,9 +46,11 @@ class Unrecorded:
         del deadline_ns
         self._lacks(f"{request.method} {request.path or request.url}")
 
-    def image_data(self, reference: str, deadline_ns: int) -> Json:
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Json:
         """Note an image."""
-        del deadline_ns
+        del deadline_ns, is_tenants
         self._lacks(f"image {reference}")
 
     def entry(self, name: str) -> Json:

@@ -152,9 +152,10 @@ def _link(
             lambda cluster_data: cluster_data.global_context is not None,
         )
     if type(entry) is ImageRegistryEntryIR:
-        return link_image_registry(
-            entry
-        ), lambda cluster_data: cluster_data.images is not None
+        return (
+            link_image_registry(entry, policy_namespace),
+            lambda cluster_data: cluster_data.images is not None,
+        )
     return None
 
 

@@ -323,7 +323,7 @@ def link_refusal(
     return refusal
 
 
-def link_image_registry(entry: ImageRegistryEntryIR) -> Load:
+def link_image_registry(entry: ImageRegistryEntryIR, policy_namespace: str) -> Load:
     """Link ``imageRegistry {reference, jmesPath}``."""
     name = entry.name
     # KYVERNO: upstream's first message lacks its first letter.
@@ -345,7 +345,11 @@ def link_image_registry(entry: ImageRegistryEntryIR) -> Load:
         assert port is not None, "registered only with a port"
         deadline_ns = scope.runtime.deadline_ns
         try:
-            data = from_port(lambda: port.image_data(reference, deadline_ns))
+            data = from_port(
+                lambda: port.image_data(
+                    reference, deadline_ns, is_tenants=bool(policy_namespace)
+                )
+            )
         except ExpressionFailed as error:
             raise failed(
                 f"failed to fetch image descriptor: {reference}, error:"

@@ -57,7 +57,7 @@ class BlockReader(NamedTuple):
         """The block's settings for access to registries."""
         credentials = self.block.image_registry_credentials
         if credentials is None:
-            return RegistryAccess()
+            return RegistryAccess(is_tenants=self.is_tenants)
         return RegistryAccess(
             credentials.allow_insecure_registry,
             tuple(credentials.providers),

@@ -7,19 +7,11 @@ sigstore's pkg/signature/kms/aws; docs/images.md (keys in AWS KMS).
 """
 
 import base64
-import contextlib
 import datetime as dt
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,24 +19,23 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.errors import ExpressionFailed, RegistryUnavailable
-from kyverno_mp.images.aws_keys import (
+from kyverno_mp.images.aws import (
+    Aws,
     AwsIdentity,
-    AwsKeys,
     Credentials,
     Scope,
-    aws_identity,
-    aws_keys,
     signed,
 )
+from kyverno_mp.images.aws_keys import AwsKeys, aws_keys
 from kyverno_mp.images.keys import pem_of_key, static_key
 from kyverno_mp.images.references import referenced_key
 from kyverno_mp.kube.connection import ReadPace
 from kyverno_mp.limits import KMS_KEY_KEPT_S, KMS_KEY_READ_S, KMS_RETRY_S
-from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchange
+from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.images import key_services
-from tests.ports import free_port
-from tests.waiting import HANG_S, wait_for
+from tests.aws_rig import LATER_NS, Administrator, aws_of, let_in_only_signed
+from tests.waiting import HANG_S
 
 NOW = dt.datetime(2015, 8, 30, 12, 36, tzinfo=dt.UTC)
 ID = "1234abcd-12ab-34cd-56ef-1234567890ab"
@@ -74,7 +65,8 @@ class Service:
         self.answers: Callable[[RegistryCall], RegistryResponse] = lambda _call: (
             key_answer()
         )
-        self.keys = AwsKeys(identity, self._send, lambda: NOW, lambda: self.now_ns)
+        aws = Aws(identity, self._send, lambda: NOW)
+        self.keys = AwsKeys(aws, lambda: self.now_ns)
 
     def _send(self, call: RegistryCall, _deadline_ns: int) -> RegistryResponse:
         self.calls.append(call)
@@ -265,108 +257,9 @@ def test_private_addresses_need_the_operators_allowlist(
     assert key_services(Settings(), rules, on_call, pace) == {}
 
 
-LATER_NS = 2**62
-"""A deadline that is not reached."""
-PLACES = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-MOTO = shutil.which("moto_server", path=PLACES)
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[int]:
-    """The port of moto's server, which checks the signature of every request."""
-    assert MOTO, "moto's server is part of the extra test"
-    port = free_port()
-    process = subprocess.Popen(
-        [MOTO, "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def is_up() -> bool:
-        with contextlib.suppress(RegistryUnavailable):
-            return ask(port, "GET", "/moto-api/", None, {}).status == 200
-        return False
-
-    try:
-        wait_for(is_up)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-def ask(
-    port: int, method: str, path: str, body: bytes | None, headers: dict[str, str]
-) -> RegistryResponse:
-    call = RegistryCall(
-        method=method,
-        url=f"http://127.0.0.1:{port}{path}",
-        headers=headers,
-        body=body,
-        bytes_max=1 << 20,
-    )
-    return exchange(call, LATER_NS)
-
-
-def now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
-
-
-class Administrator:
-    """A client with the rights of AWS's administrator."""
-
-    def __init__(self, port: int) -> None:
-        self.host = f"127.0.0.1:{port}"
-        self.port = port
-        self.credentials = Credentials("test", "test")
-
-    def kms(self, target: str, **content: Any) -> dict[str, Any]:
-        headers = {
-            "content-type": "application/x-amz-json-1.1",
-            "x-amz-target": f"TrentService.{target}",
-        }
-        body = json.dumps(content).encode()
-        answered: dict[str, Any] = json.loads(self._do("kms", headers, body) or "{}")
-        return answered
-
-    def iam(self, action: str, **form: str) -> str:
-        headers = {"content-type": "application/x-www-form-urlencoded"}
-        body = urlencode({"Action": action, "Version": "2010-05-08", **form})
-        return self._do("iam", headers, body.encode())
-
-    def _do(self, service: str, headers: dict[str, str], body: bytes) -> str:
-        scope = Scope("us-east-1", service, now())
-        own = signed(self.credentials, scope, self.host, headers, body)
-        response = ask(self.port, "POST", "/", body, own)
-        assert response.status == 200, response.body
-        return response.body.decode()
-
-    def create_key(self) -> str:
-        created = self.kms("CreateKey", KeyUsage="SIGN_VERIFY", KeySpec="ECC_NIST_P256")
-        name: str = created["KeyMetadata"]["KeyId"]
-        return name
-
-    def sign(self, name: str, data: bytes) -> bytes:
-        signature = self.kms(
-            "Sign",
-            KeyId=name,
-            Message=base64.b64encode(data).decode(),
-            MessageType="RAW",
-            SigningAlgorithm="ECDSA_SHA_256",
-        )
-        return base64.b64decode(signature["Signature"])
-
-
 def keys_of(moto: int, **env: str) -> AwsKeys:
     """Return the provider of a pod with these variables."""
-
-    def send(call: RegistryCall, deadline_ns: int) -> RegistryResponse:
-        """Send to moto, whose server has no TLS."""
-        url = f"http://127.0.0.1:{moto}/"
-        return exchange(replace(call, url=url), deadline_ns)
-
-    identity = aws_identity({"AWS_REGION": "us-east-1", **env})
-    provider = aws_keys(identity, send, now)["awskms"]
+    provider = aws_keys(aws_of(moto, **env))["awskms"]
     assert isinstance(provider, AwsKeys)
     return provider
 
@@ -412,27 +305,10 @@ def test_the_service_checks_the_signature_of_each_request(moto: int) -> None:
     """From here on, moto lets in only what is signed as AWS demands."""
     administrator = Administrator(moto)
     name = administrator.create_key()
-    administrator.iam("CreateUser", UserName="reader")
-    statement = {"Effect": "Allow", "Action": "kms:GetPublicKey", "Resource": "*"}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    administrator.iam(
-        "PutUserPolicy", UserName="reader", PolicyName="read", PolicyDocument=policy
-    )
-    created = administrator.iam("CreateAccessKey", UserName="reader")
-    access_key, secret_key = (
-        re.search(f"<{tag}>(.*?)</{tag}>", created)
-        for tag in ("AccessKeyId", "SecretAccessKey")
-    )
-    assert access_key
-    assert secret_key
-    assert ask(moto, "POST", "/moto-api/reset-auth", b"0", {}).status == 200
+    access_key, secret_key = let_in_only_signed(administrator, "kms:GetPublicKey")
     reference = f"awskms://127.0.0.1:{moto}/{name}"
-    keys = keys_of(
-        moto, AWS_ACCESS_KEY_ID=access_key[1], AWS_SECRET_ACCESS_KEY=secret_key[1]
-    )
+    keys = keys_of(moto, AWS_ACCESS_KEY_ID=access_key, AWS_SECRET_ACCESS_KEY=secret_key)
     assert static_key(keys(reference, None, LATER_NS), "")
-    wrong = keys_of(
-        moto, AWS_ACCESS_KEY_ID=access_key[1], AWS_SECRET_ACCESS_KEY="wrong"
-    )
+    wrong = keys_of(moto, AWS_ACCESS_KEY_ID=access_key, AWS_SECRET_ACCESS_KEY="wrong")
     with pytest.raises((ExpressionFailed, RegistryUnavailable)):
         wrong(reference, None, LATER_NS)

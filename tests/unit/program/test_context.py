@@ -305,8 +305,10 @@ class Cluster:
             raise KubeUnavailable("t", "failed to GET resource with raw url: /down: x")
         return {"items": [1, 2]}
 
-    def image_data(self, reference: str, deadline_ns: int) -> Any:
-        assert deadline_ns == 0
+    def image_data(
+        self, reference: str, deadline_ns: int, *, is_tenants: bool = False
+    ) -> Any:
+        assert (deadline_ns, is_tenants) == (0, False)
         return {"image": reference, "configData": {"size": 5}}
 
     def opens(self, name: str, namespace: str) -> bool:

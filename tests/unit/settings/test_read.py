@@ -112,7 +112,7 @@ def test_every_string_setting_is_checked_or_exempt() -> None:
     }
     sockets = {"webhook_host", "health_host", "dashboard_host"}
     paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig", "record_dir"}
-    paths |= {"authz_sources"}
+    paths |= {"authz_sources", "registry_certificates"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
     files |= {"dashboard_token_file", "client_ca_file", "otlp_ca_file"}
     files |= {"notify_url_file", "metrics_cert_file", "metrics_key_file"}
