@@ -12,7 +12,7 @@ the tables are skipped, as by every reader of protobuf.
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kyverno_mp.expr.cel.authz import envoy
 from kyverno_mp.expr.cel.authz.messages import Field, Message, MessageType
@@ -27,7 +27,8 @@ _MORE: Final = 128
 """The bit of a byte that announces another one of the same number."""
 _KEY_TAG, _VALUE_TAG = 0x0A, 0x12
 _U64: Final = (1 << 64) - 1
-_FIELD_NUMBER_MAX: Final = (1 << 29) - 1
+_TAG_MIN, _TAG_MAX = 1 << 3, (1 << 32) - 1
+"""Numbers of fields are 1 to 2**29 - 1."""
 _ENTRY_HEAD: Final = 2
 _DOUBLE: Final = Struct("<d")
 _NS: Final = 1_000_000_000
@@ -69,6 +70,15 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _parts(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield number, wire type and value of each field. Raises: WireInvalid."""
+    for tag, value in _tagged(data):
+        yield tag >> 3, tag & 7, value
+
+
+def _tagged(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the tag, ``number << 3 | wire type``, and value of each field.
+
+    Raises: WireInvalid.
+    """
     at, end = 0, len(data)
     while at < end:
         # PERF: most tags and sizes are one byte, and a call costs more than this.
@@ -77,9 +87,9 @@ def _parts(data: bytes) -> Iterator[tuple[int, int, Any]]:
             at += 1
         else:
             tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if not 0 < number <= _FIELD_NUMBER_MAX:
+        if not _TAG_MIN <= tag <= _TAG_MAX:
             raise WireInvalid("invalid number of a field")
+        wire = tag & 7
         if wire == _LENGTH:
             if at < end and data[at] < _MORE:
                 size = data[at]
@@ -98,7 +108,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, int, Any]]:
             raise WireInvalid("invalid wire type")  # groups, which proto3 lacks
         if at > end:
             raise WireInvalid("truncated field")
-        yield number, wire, value
+        yield tag, value
 
 
 def _text(data: bytes) -> str:
@@ -128,47 +138,36 @@ def _message(kind: MessageType, data: bytes, depth: int) -> Message:
     """Read a message; parts of one field that appear twice are merged."""
     if not depth:
         raise WireInvalid("nested too deeply")
-    by_number = _BY_NUMBER[kind.name]
+    by_tag = _BY_TAG[kind.name]
     values: dict[str, Value] = {}
     merged: dict[str, bytes] = {}
-    for number, wire, value in _parts(data):
-        numbered = by_number.get(number)
-        if numbered is None:
+    for tag, value in _tagged(data):
+        known = by_tag.get(tag)
+        if known is None:
             continue
-        name, field = numbered
-        scalar = _SCALARS.get(field.item)
-        if (scalar[0] if scalar is not None else _LENGTH) != wire:
-            continue  # as an unknown field
-        one_of = kind.one_of
-        if one_of and name in one_of:
-            for sibling in one_of - {name}:
-                values.pop(sibling, None)
-                merged.pop(sibling, None)
+        name, field, read, siblings = known
+        for sibling in siblings:
+            values.pop(sibling, None)
+            merged.pop(sibling, None)
         if field.container == "map":
             key, item = _entry(name, field, value, depth - 1)
-            values.setdefault(name, {})[key] = item
-        elif field.container == "list":
+            entries = values.get(name)
+            if entries is None:
+                entries = values[name] = {}
+            entries[key] = item
+        elif field.container:
             items = values.setdefault(name, [])
             items.append(_item(kind, field, value, depth - 1))
-        elif scalar is not None:
-            _put(values, name, scalar[1](value), is_chosen=name in kind.one_of)
-        else:
+        elif read is None:
             # The parts of a message, one after another, are the merged message.
-            merged[name] = merged.get(name, b"") + value
+            merged[name] = merged[name] + value if name in merged else value
+        elif (scalar := read(value)) or siblings:
+            values[name] = scalar
+        else:
+            values.pop(name, None)  # a zero value is as if it was not there
     for name, content in merged.items():
         values[name] = _item(kind, kind.fields[name], content, depth - 1)
     return Message(kind, values)
-
-
-def _put(values: dict[str, Value], name: str, value: Value, *, is_chosen: bool) -> None:
-    """Set a field of a scalar type; a zero value is as if it was not there.
-
-    ``is_chosen``: it still is the field of its group that is set.
-    """
-    if value or is_chosen:
-        values[name] = value
-    else:
-        values.pop(name, None)
 
 
 def _item(kind: MessageType, field: Field, data: Any, depth: int) -> Value:
@@ -183,17 +182,18 @@ def _item(kind: MessageType, field: Field, data: Any, depth: int) -> Value:
 
 def _entry(name: str, field: Field, data: bytes, depth: int) -> tuple[str, Value]:
     """Read an entry of a map, whose missing parts are empty."""
-    # PERF: a key and a text of less than 128 bytes each, as most headers are.
-    middle = 2 + data[1] if len(data) > _ENTRY_HEAD and data[0] == _KEY_TAG else 0
+    # PERF: a key and a text of less than 128 bytes each in ASCII, as most headers are.
+    size = len(data)
+    middle = 2 + data[1] if size > _ENTRY_HEAD and data[0] == _KEY_TAG else 0
     if (
-        field.item == "string"
-        and 0 < middle < len(data) - 1
-        and data[1] < _MORE
+        0 < middle < size - 1
+        and field.item == "string"
         and data[middle] == _VALUE_TAG
-        and middle + 2 + data[middle + 1] == len(data)
-        and data[middle + 1] < _MORE
+        and middle + 2 + data[middle + 1] == size
+        and data.isascii()
     ):
-        return _text(data[2:middle]), _text(data[middle + 2 :])
+        text = data.decode()
+        return text[2:middle], text[middle + 2 :]
     key, content = "", b""
     for number, wire, value in _parts(data):
         if wire == _LENGTH and number == 1:
@@ -369,3 +369,26 @@ def _by_number(name: str, numbers: str) -> dict[int, tuple[str, Field]]:
 _BY_NUMBER: Final = {
     name: _by_number(name, numbers) for name, numbers in envoy.NUMBERS.items()
 }
+
+
+class _Known(NamedTuple):
+    """A field as it is read; with another wire type it is an unknown field."""
+
+    name: str
+    field: Field
+    read: Callable[[Any], Value] | None
+    """Of a scalar type."""
+    siblings: frozenset[str]
+    """The other fields of a group of which one is set."""
+
+
+def _by_tag(kind: MessageType) -> dict[int, _Known]:
+    table = {}
+    for number, (name, field) in _BY_NUMBER[kind.name].items():
+        wire, read = _SCALARS.get(field.item, (_LENGTH, None))
+        siblings = kind.one_of - {name} if name in kind.one_of else frozenset()
+        table[number << 3 | wire] = _Known(name, field, read, siblings)
+    return table
+
+
+_BY_TAG: Final = {name: _by_tag(envoy.SCHEMA[name]) for name in _BY_NUMBER}
