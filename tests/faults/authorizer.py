@@ -41,21 +41,43 @@ def write_policy(folder: Path, name: str, mode: str, *validations: str) -> None:
 class Authorizer:
     """One running ``kyverno-mp serve authz``."""
 
-    def __init__(self, folder: Path, mode: str, *flags: str, workers: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        mode: str,
+        *flags: str,
+        workers: int = 2,
+        kubeconfig: Path | None = None,
+        **settings: str,
+    ) -> None:
+        """``kubeconfig``: of the cluster whose policies are read, too.
+
+        ``settings``: variables of the environment.
+        """
+        # Beside a cluster, nothing is printed that names the ports.
+        self.port = self.health_port = 0
+        cluster = "--kube-policy-source=false"
+        if kubeconfig is not None:
+            cluster = f"--kube-kubeconfig={kubeconfig}"
+            self.port, self.health_port = free_port(), free_port()
         self.policies = folder / "policies"
         self._folder = folder
         address = "--grpc-address" if mode == "envoy" else "--server-address"
         self.process = start(
             (
                 *("serve", "authz", "--mode", mode, "--policies", str(self.policies)),
-                *(address, "127.0.0.1:0", "--probes-address", "127.0.0.1:0"),
-                *("--kube-policy-source=false", "--workers", str(workers)),
+                *(address, f"127.0.0.1:{self.port}"),
+                *("--probes-address", f"127.0.0.1:{self.health_port}"),
+                *(cluster, "--workers", str(workers)),
                 *("--runtime-dir", str(folder / "run"), *flags),
             ),
-            without_settings(),
+            {**without_settings(), **settings},
             folder,
         )
         try:
+            if kubeconfig is not None:
+                wait_for(self._is_ready)
+                return
             text = wait_for(self._banner)
         except AssertionError:
             self.close()
@@ -70,6 +92,12 @@ class Authorizer:
         assert self.process.poll() is None, self.errors()
         text = (self._folder / "stdout").read_text()
         return text if "overview" in text else ""
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self.errors()
+        with contextlib.suppress(OSError):
+            return self.health("/readyz")[0] == 200
+        return False
 
     def errors(self) -> str:
         """Return the log so far."""
