@@ -16,7 +16,10 @@ from msgspec import Struct, structs
 from kyverno_mp.cli.replay.cel import CelPolicies
 from kyverno_mp.cli.replay.policies import Served
 from kyverno_mp.cli.sources.plurals import resource_of
-from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.errors import ExpressionInvalid, RequestInvalid
+from kyverno_mp.expr.jmespath import nodes
+from kyverno_mp.expr.jmespath.nodes import Node, children_of
+from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.nodes import Constant, Document, Lookup, Rescanned
 from kyverno_mp.ir.match import FilterIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
@@ -39,6 +42,8 @@ _USER_IN_QUERY: Final = re.compile(
 _QUERIES: Final = frozenset({"list_query", "jmes_path"})
 """Fields of a rule that hold a query without braces."""
 _USER_IN_CEL: Final = re.compile(r"userInfo|authorizer")
+_ALL_IN_TEXT: Final = re.compile(r"(?:^|[{(,|&=\s])[@*](?!\w)")
+_ALL: Final = (nodes.Identity, nodes.Current, nodes.Root)
 AnyCelPolicy = Any
 """The IR of a policy in CEL: of every kind that reviews evaluate or trigger."""
 AnyPolicy = CompiledPolicy | AnyCelPolicy
@@ -49,7 +54,7 @@ def reads_user(policy: AnyPolicy) -> bool:
     if isinstance(policy, CompiledPolicy):
         return any(
             any(each.subjects or each.roles or each.cluster_roles for each in filters)
-            or any(map(_USER_IN_QUERY.search, _queries(rule)))
+            or any(map(_may_read_user, _queries(rule)))
             or any(_USER_IN_CEL.search(each.text) for each in expressions_of(rule))
             for rule in policy.rules
             for filters in [list(_filters(rule))]
@@ -83,6 +88,35 @@ def _queries(rule: RuleIR) -> Iterator[str]:
                     (getattr(node, name), name in _QUERIES)
                     for name in node.__struct_fields__
                 ]
+
+
+def _may_read_user(query: str) -> bool:
+    """Return whether a query names a part of the user, or reads the whole context."""
+    if _USER_IN_QUERY.search(query):
+        return True
+    try:
+        return _reads_all(parse(query))
+    except ExpressionInvalid:
+        # It is a text with queries in braces, or one that values complete.
+        return _ALL_IN_TEXT.search(query) is not None
+
+
+def _reads_all(node: Node) -> bool:
+    """Return whether a query may read all of its input, as ``to_string(@)`` does."""
+    match node:
+        case nodes.Identity() | nodes.Current() | nodes.Root():
+            return True
+        case (
+            nodes.Subexpression(left, right)
+            | nodes.IndexExpression(left, right)
+            | nodes.Pipe(left, right)
+        ):
+            return _reads_all(right if isinstance(left, _ALL) else left)
+        case nodes.Projection() | nodes.FilterProjection() | nodes.ValueProjection():
+            return _reads_all(node.left)  # the rest reads its elements
+        case nodes.ExpressionReference():
+            return False
+    return any(map(_reads_all, children_of(node)))
 
 
 def reads_labels(policy: AnyPolicy) -> bool:

@@ -297,6 +297,13 @@ OPEN = {
             "request.{{ request.object.metadata.labels.path }}",
             "serviceAccountName",
             "serviceAccountNamespace",
+            "to_string(@)",
+            "@.to_string(@)",
+            "length(values(@))",
+            "* | to_string(@)",
+            "[?@].userInfo",
+            "{all: to_string(@)}.all",
+            "to_string(@ || 'x')",
         )
     },
     "a user in a query of the context": (
@@ -447,6 +454,12 @@ def test_a_changed_image_policy_is_open(change: Change) -> None:
         'request."object".metadata.name',
         "request.object.metadata.[annotations.userInfo, roles]",
         "found",
+        "@.request.object.metadata.name",
+        "request.object.metadata.labels.to_string(@)",
+        "request.object.metadata.labels | to_string(@)",
+        "request.object.spec.containers[?@.name == 'a'].name",
+        "map(&to_string(@), request.object.spec.containers)",
+        "request.object.metadata.annotations.*.to_string(@)",
     ],
 )
 @pytest.mark.parametrize("query", ["request.object.metadata", "request.name"])
