@@ -533,6 +533,14 @@ class Settings:
             auto="in a cluster none, without a cluster every namespace",
         ),
     )
+    exceptions_need_approval: bool = setting(
+        False,
+        Facts(
+            "Who creates a PolicyException, or changes what it exempts or for how"
+            " long, needs the verb approve on policyexceptions in its namespace."
+            " Needs CHECK_POLICY_AUTHORS."
+        ),
+    )
     generate_validating_admission_policies: bool = setting(
         True,
         Facts(

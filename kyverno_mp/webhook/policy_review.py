@@ -67,7 +67,12 @@ from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes import policy_kinds as kinds
-from kyverno_mp.webhook.author_review import author_refusal, has_changed, is_of_tenant
+from kyverno_mp.webhook.author_review import (
+    approval_refusal,
+    author_refusal,
+    has_changed,
+    is_of_tenant,
+)
 
 _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
@@ -93,6 +98,8 @@ class ReviewOptions:
     view: ClusterView | None = None
     exceptions_enabled: bool = True
     exception_namespace: str = "*"
+    exceptions_need_approval: bool = False
+    """Who writes an exception needs the verb ``approve``."""
     ttl_needs_delete: bool = False
     """A TTL label is rejected if its writer may not delete the object."""
     decided: Callable[[Request, str, bytes, float], None] | None = None
@@ -191,6 +198,7 @@ class PolicyReview:
                 if isinstance(document, CelPolicyException):
                     problem = cost_problem(document)
                     problem = problem or _new_faults(request, document)
+                    problem = problem or self._unapproved(request)
                     if problem:
                         return denied(request.uid, problem)
                     warnings = self._exception_warnings(request, document)
@@ -254,7 +262,7 @@ class PolicyReview:
         if not verdict.error:
             verdict.error = _why_not_servable(document, check_time)
         if isinstance(document, PolicyException) and not verdict.error:
-            verdict.error = _new_faults(request, document)
+            verdict.error = _new_faults(request, document) or self._unapproved(request)
         if not verdict.error:
             verdict.error = author_refusal(request, document, view)
         if isinstance(document, AnyPolicy) and not verdict.error:
@@ -277,6 +285,12 @@ class PolicyReview:
             for fault in expression_faults(document)
             if fault.path not in places
         )
+
+    def _unapproved(self, request: Request) -> str:
+        """Raises: DependencyError."""
+        if not self._options.exceptions_need_approval:
+            return ""
+        return approval_refusal(request, self._options.view)
 
     def _exception_warnings(
         self, request: Request, document: PolicyException | CelPolicyException

@@ -321,6 +321,7 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
         exception_namespace=settings.exceptions_in,
+        exceptions_need_approval=settings.exceptions_need_approval,
         ttl_needs_delete=settings.ttl_label_needs_delete,
         decided=on_policy_review(settings.log_decisions),
     )

@@ -62,7 +62,13 @@ class Cluster:
         return is_all or asked in self._grants
 
 
-def review(raw: Json, cluster: Cluster, old: Json = None) -> str:
+def review(
+    raw: Json,
+    cluster: Cluster | None,
+    old: Json = None,
+    *,
+    needs_approval: bool = False,
+) -> str:
     """Return the reason of a denial, "" if the policy is admitted."""
     group, _, version = raw["apiVersion"].rpartition("/")
     request = {
@@ -78,7 +84,10 @@ def review(raw: Json, cluster: Cluster, old: Json = None) -> str:
         kinds=BuiltInKinds(), authors=cluster, opens=lambda _entry, _namespace: True
     )
     path = "/cleanuppolicyvalidate" if "Cleanup" in raw["kind"] else "/policyvalidate"
-    answer = PolicyReview(ReviewOptions(view=view), lambda: 0.0).answer(
+    if raw["kind"] == "PolicyException":
+        path = "/exceptionvalidate"
+    options = ReviewOptions(view=view, exceptions_need_approval=needs_approval)
+    answer = PolicyReview(options, lambda: 0.0).answer(
         path, json.dumps({"request": request}).encode()
     )
     response = json.loads(answer)["response"]
@@ -454,3 +463,85 @@ def test_policy_that_is_being_deleted() -> None:
         if raw["kind"] == "Policy":
             answer = review({**raw, "metadata": metadata}, nobody, old=old)
             assert "auth check fails" in answer
+
+
+def exception(group: str, namespace: str = "team", **annotations: str) -> Json:
+    legacy = {
+        "exceptions": [{"policyName": "p", "ruleNames": ["r"]}],
+        "match": MATCH,
+    }
+    in_cel = {"policyRefs": [{"name": "p", "kind": "ValidatingPolicy"}]}
+    is_legacy = group == "kyverno.io"
+    return {
+        "apiVersion": f"{group}/v2" if is_legacy else f"{group}/v1",
+        "kind": "PolicyException",
+        "metadata": {"name": "e", "namespace": namespace, "annotations": annotations},
+        "spec": legacy if is_legacy else in_cel,
+    }
+
+
+def approve(group: str) -> Grant:
+    return "approve", group, "policyexceptions"
+
+
+GROUPS = pytest.mark.parametrize("group", ["kyverno.io", "policies.kyverno.io"])
+
+
+@GROUPS
+def test_an_exception_needs_the_verb_approve(group: str) -> None:
+    """It is a right of its own: to create exceptions is not enough."""
+    document = exception(group)
+    other = "kyverno.io" if group.startswith("policies") else "policies.kyverno.io"
+    grants = [
+        [("create", group, "policyexceptions"), ("update", group, "policyexceptions")],
+        [approve(other)],
+        [("approve", group, "policies")],
+    ]
+    for lacking in grants:
+        message = review(document, Cluster(lacking), needs_approval=True)
+        assert f"approve on policyexceptions.{group} in the namespace team" in message
+        assert "[exception.unapproved]" in message
+        assert review(document, Cluster(lacking)) == ""
+    cluster = Cluster([approve(group)])
+    assert review(document, cluster, needs_approval=True) == ""
+    (author,) = cluster.authors
+    assert (author.name, author.groups) == ("eve", ("g",))
+
+
+END = {"kyverno-mp.io/expires": "2099-01-01T00:00:00Z"}
+CHANGED_SPECS: Json = {
+    "kyverno.io": {"background": False},
+    "policies.kyverno.io": {"matchConditions": [{"name": "a", "expression": "true"}]},
+}
+
+
+@GROUPS
+@pytest.mark.parametrize(
+    ("metadata", "spec", "lacking"),
+    [
+        ({"annotations": END, "labels": {"a": "b"}}, {}, ""),
+        ({"annotations": {**END, "example.com/a": "b"}}, {}, ""),
+        ({"annotations": {**END, "kyverno-mp.io/reason": "r"}}, {}, "approve"),
+        ({"annotations": {}}, {}, "approve"),
+        ({"annotations": END}, CHANGED_SPECS, "approve"),
+    ],
+    ids=["a label", "another's annotation", "the reason", "no end", "the spec"],
+)
+def test_a_change_of_what_is_exempt_is_approved(
+    group: str, metadata: Json, spec: Json, lacking: str
+) -> None:
+    before, after = exception(group, **END), exception(group)
+    after["metadata"] |= metadata
+    after["spec"] |= spec.get(group, {})
+    message = review(after, Cluster([]), before, needs_approval=True)
+    assert lacking in message
+    assert bool(message) is bool(lacking)
+    assert review(after, Cluster([approve(group)]), before, needs_approval=True) == ""
+
+
+@GROUPS
+def test_what_cannot_be_checked_is_not_approved(group: str) -> None:
+    document = exception(group)
+    down = Cluster([approve(group)], is_up=False)
+    assert "does not answer" in review(document, down, needs_approval=True)
+    assert "cannot be checked" in review(document, None, needs_approval=True)
