@@ -27,8 +27,8 @@ Lane = Literal["cores", "planes", "waiting", "aside", "alone"]
 """Suites of a lane run one after another, beside those of the other lanes.
 
 ``cores``: the longest suite, which computes. ``planes``: those that start control
-planes. ``waiting``: it sleeps for much of its time. ``aside``: all others. ``alone``: it
-measures time, so it runs after all others.
+planes. ``waiting``: it sleeps for much of its time. ``aside``: all others. ``alone``:
+it measures time, so it runs after all others.
 """
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -71,8 +71,8 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
 
 
 _WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
-"""One more than cores, because unit tests and the suites beside them wait for a third of
-their time. To collect the unit tests takes a worker 16 seconds of CPU time."""
+"""One more than cores, because unit tests and the suites beside them wait for a third
+of their time. To collect the unit tests takes a worker 16 seconds of CPU time."""
 _PLANES: Final = "3"
 """Workers with a control plane of their own, which takes gigabytes of memory."""
 _RUNS_PODS: Final = (
