@@ -284,7 +284,7 @@ def run_coordinator(
     lease.start()
     writer.start()
     while await_signal(_SIGNALS, coordinator.pause_s) not in _STOP_SIGNALS:
-        page.set_gauge("heartbeat_ns", time.monotonic_ns())
+        recorder.settled().set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
         _write(tools, recorder)
     if coordinator.stop():
