@@ -50,6 +50,8 @@ class BackgroundDependencies:
     """Records results for reports; None if no reports are written."""
     threshold: Callable[[], int] = lambda: UPDATE_REQUEST_THRESHOLD
     """Returns updateRequestThreshold."""
+    hands_over: bool = False
+    """Another program holds the lease: lost triggers become UpdateRequests for it."""
     author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
     """Returns the right that a policy uses and its author lacks, or ""."""
     clock: Clock = field(default_factory=Clock)

@@ -31,7 +31,6 @@ from kyverno_mp.background.update_request import (
     COMPLETED,
     FAILED,
     MUTATE,
-    UPDATE_REQUESTS,
     StoredRequest,
     Task,
     joined,
@@ -46,6 +45,7 @@ from kyverno_mp.limits import (
     BACKGROUND_MESSAGE_CHARACTERS_MAX,
 )
 from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.queues.update_requests import UPDATE_REQUESTS
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
 from kyverno_mp.telemetry.log import fields
 

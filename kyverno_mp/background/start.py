@@ -31,6 +31,7 @@ from kyverno_mp.background.generate.lost import LostTriggers
 from kyverno_mp.background.generate.policy_events import PolicyEvents
 from kyverno_mp.background.generating import events as generating_events
 from kyverno_mp.background.generating.assemble import GeneratingParts
+from kyverno_mp.background.hand_over import handed_over, is_for_others
 from kyverno_mp.background.mutate.cel_policies import StoredMutatingPolicies
 from kyverno_mp.background.mutate.cel_targets import Targets
 from kyverno_mp.background.mutate.mutating import MutatingRunner
@@ -50,7 +51,6 @@ from kyverno_mp.background.runner import Runner, kinds_of
 from kyverno_mp.background.stored import policies_with_rules
 from kyverno_mp.background.update_request import (
     COMPLETED,
-    UPDATE_REQUESTS,
     Place,
     StoredRequest,
     Task,
@@ -63,6 +63,7 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
 from kyverno_mp.pool.term import join, run_term, watch_problems
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
+from kyverno_mp.queues.update_requests import UPDATE_REQUESTS
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
 from kyverno_mp.telemetry.families import UPDATE_REQUESTS as UPDATE_REQUEST_COUNT
@@ -75,7 +76,10 @@ reviews, and the leader to write the last requests."""
 
 
 def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
-    """Generate and mutate until ``stop`` is set or the lease is lost."""
+    """Generate and mutate until ``stop`` is set or the lease is lost.
+
+    With ``hands_over``, only look for lost triggers, and leave them to the holder.
+    """
     background = Background(dependencies)
 
     def finish() -> None:
@@ -85,7 +89,8 @@ def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
             time.sleep(_STORED_S)
             background.finish()
 
-    run_term(background, dependencies, stop, background.adopt, finish)
+    tick = None if dependencies.hands_over else background.adopt
+    run_term(background, dependencies, stop, tick, finish)
 
 
 class Background:
@@ -130,7 +135,8 @@ class Background:
         scope = WatchScope(
             resource=UPDATE_REQUESTS, namespace=dependencies.settings.namespace
         )
-        self.informer: Informer[StoredRequest] = Informer(client, scope, _kept)
+        kept = is_for_others if dependencies.hands_over else _kept
+        self.informer: Informer[StoredRequest] = Informer(client, scope, kept)
         self.requests.follow(self.informer)
         for informer in self.policies.stored.informers:
             informer.on_change(self._add_policy)
@@ -162,16 +168,19 @@ class Background:
         lost = LostTriggers(
             self.policies, self._existing, self._downstream, dependencies
         )
+        kinds = kinds_of(
+            self.policies,
+            self.generator,
+            mutator,
+            mutating,
+            lost,
+            self.generating.generating,
+            lost_generating=self.generating.events.lost,
+        )
+        if dependencies.hands_over:
+            kinds = handed_over(kinds, dependencies, guard)
         runner = Runner(
-            kinds_of(
-                self.policies,
-                self.generator,
-                mutator,
-                mutating,
-                lost,
-                self.generating.generating,
-                lost_generating=self.generating.events.lost,
-            ),
+            kinds,
             Changes(self._triggers, self._downstream),
             self._count_defect,
             dependencies.author_reason,
@@ -267,6 +276,8 @@ class Background:
 
     def report(self) -> None:
         """Set the gauges, and report the kinds that are not watched."""
+        if self._dependencies.hands_over:
+            return
         metrics, waiting = self._dependencies.metrics, float(self.requests.waiting)
         namespace = self._dependencies.settings.namespace
         metrics.hold(BACKGROUND_WAITING, (), waiting)
@@ -285,10 +296,12 @@ class Background:
         return self.queue.add(Request(requests.NAME, key))
 
     def _add_generating(self, key: Key) -> None:
-        self.policy_queue.add(Request(generating_events.NAME, policy_name(key)))
+        if not self._dependencies.hands_over:
+            self.policy_queue.add(Request(generating_events.NAME, policy_name(key)))
 
     def _add_policy(self, key: Key) -> None:
-        self.policy_queue.add(Request(policy_events.NAME, policy_name(key)))
+        if not self._dependencies.hands_over:
+            self.policy_queue.add(Request(policy_events.NAME, policy_name(key)))
 
 
 def _kept(raw: msgspec.Raw) -> StoredRequest | None:

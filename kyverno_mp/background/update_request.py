@@ -11,33 +11,25 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import GENERATED_OBJECTS_MAX
+from kyverno_mp.queues.update_requests import (
+    CHANGED,
+    LOST_SINCE,
+    SEEN_VERSION,
+    UNCHECKED,
+    UNPROVED,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 Place: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name of a generated object."""
-UPDATE_REQUESTS: Final = Resource(
-    group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
-)
-SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
-"""Annotation: the trigger's resourceVersion before the reviewed request. While the
-trigger has this version, the request is not stored yet."""
-CHANGED: Final = "kyverno-mp.io/changed-object"
-"""Annotation: the clone source or generated object that the reviewed request
-changes."""
-LOST_SINCE: Final = "kyverno-mp.io/lost-since"
-"""Annotation: the time since which triggers of the policy are lost, in nanoseconds."""
-UNPROVED: Final = "kyverno-mp.io/unproved"
-"""Annotation: the reviews that may have triggered the policy had no proof."""
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
 CEL_GENERATE: Final = "cel-generate"
 """The type of requests for GeneratingPolicies, and of their Tasks."""
 CEL_MUTATE: Final = "cel-mutate"
-UNCHECKED: Final = "kyverno-mp.io/unchecked"
-"""Annotation: it is not known yet whether the trigger meets the conditions."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"

@@ -17,6 +17,7 @@ and read it before they take it. Between two attempts, only the watch, its failu
 cannot cause one. Without the permission to watch, they read it in each retry period.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -38,6 +39,11 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 LEASES: Final = Resource(group="coordination.k8s.io", version="v1", plural="leases")
 RETRY_S: Final = 2.0
+HOLDER: Final = "kyverno-mp.io/holder"
+"""Annotation of a Lease: the holder's identity, if it is a pod of ours.
+
+KYVERNO: another program also writes the name of its pod, which can look like ours. It
+keeps the annotations, so this one then names another pod."""
 _DURATION_RETRIES: Final = 6
 _MARGIN_RETRIES: Final = 1
 _RENEW_RETRIES: Final = 3
@@ -116,6 +122,8 @@ class Election:
         """The term at the last look of ``run``, 0 without the lease."""
         self.terms_held = 0
         """How often this replica became the holder."""
+        self._foreign = ""
+        """The holder that was seen last, if it is not a pod of ours."""
         self.last_error = ""
         """Why the last attempt failed, "" after a success."""
 
@@ -134,6 +142,11 @@ class Election:
     def fence_s(self) -> float:
         """The time for which the lease is held without a renewal, 0 if it is not."""
         return max(0.0, (self._fence_ns - self._clock_ns()) / 1e9)
+
+    @property
+    def foreign_holder(self) -> str:
+        """The pod of another program that holds the lease, "" if none was seen."""
+        return "" if self.holds() else self._foreign
 
     def on_term(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` in the thread of ``run`` when a term has begun or ended.
@@ -274,8 +287,10 @@ class Election:
         key = (self._terms.namespace, self._terms.name)
         version, content = self._watch.entry(key) or ("", b"{}")
         if version != self._watched[0]:
-            spec = msgspec.json.decode(content).get("spec") or {}
+            lease = msgspec.json.decode(content)
+            spec = lease.get("spec") or {}
             self._watched = version, spec
+            self._foreign = self._foreign_of(lease)
             self._has_moved = True
             self._see(spec, now_ns)
         return self._watched[1]
@@ -284,10 +299,8 @@ class Election:
         """Try again after a conflict, which our own repeated write may have caused."""
         if self._is_renewed():
             return True
-        try:
+        with contextlib.suppress(KubeConflict):
             return self._try(started_ns)
-        except KubeConflict:
-            pass
         try:
             return self._try(started_ns)
         except KubeConflict:
@@ -311,6 +324,7 @@ class Election:
     def _try(self, started_ns: int) -> bool:
         terms = self._terms
         lease = self._objects.find(LEASES, (terms.namespace, terms.name))
+        self._foreign = self._foreign_of(lease or {})
         if lease is None:
             self._written = self._objects.create(LEASES, self._new())
             return True
@@ -318,9 +332,18 @@ class Election:
         holder = str(spec.get("holderIdentity") or "")
         if holder not in ("", terms.identity) and not self._may_take(spec, started_ns):
             return False
+        annotations = lease["metadata"].get("annotations") or {}
+        lease["metadata"]["annotations"] = {**annotations, HOLDER: terms.identity}
         renewed = {**lease, "spec": self._renewed(spec, holder)}
         self._written = self._objects.replace(LEASES, renewed)
         return True
+
+    def _foreign_of(self, lease: Json) -> str:
+        """Return the holder unless it is a pod of ours."""
+        holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+        annotations = (lease.get("metadata") or {}).get("annotations") or {}
+        ours = (self._terms.identity, annotations.get(HOLDER))
+        return "" if holder in ours else holder
 
     def _may_take(self, spec: Json, now_ns: int) -> bool:
         """Return whether the holder has not renewed for the whole lease duration."""
@@ -330,19 +353,15 @@ class Election:
 
     def _see(self, spec: Json, now_ns: int) -> bool:
         """Note the time of a renewal by another replica; return whether it is new."""
-        sight = (
-            str(spec.get("holderIdentity")),
-            str(spec.get("renewTime")),
-            str(spec.get("leaseTransitions")),
-        )
+        holder, renewed = str(spec.get("holderIdentity")), str(spec.get("renewTime"))
+        sight = holder, renewed, str(spec.get("leaseTransitions"))
         if sight == self._seen:
             return False
         self._seen, self._seen_ns = sight, now_ns
         return True
 
     def _renewed(self, spec: Json, holder: str) -> Json:
-        terms = self._terms
-        now = self._now()
+        terms, now = self._terms, self._now()
         renewed = {
             **spec,
             "holderIdentity": terms.identity,
@@ -356,18 +375,15 @@ class Election:
 
     def _new(self) -> Json:
         terms = self._terms
-        now = self._now()
         return {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"name": terms.name, "namespace": terms.namespace},
-            "spec": {
-                "holderIdentity": terms.identity,
-                "leaseDurationSeconds": round(terms.duration_s),
-                "acquireTime": now,
-                "renewTime": now,
-                "leaseTransitions": 0,
+            "metadata": {
+                "name": terms.name,
+                "namespace": terms.namespace,
+                "annotations": {HOLDER: terms.identity},
             },
+            "spec": {**self._renewed({}, ""), "leaseTransitions": 0},
         }
 
     def _now(self) -> str:

@@ -330,7 +330,7 @@ def run(
     publisher = Publisher(runtime_dir / SNAPSHOT)
 
     def beat() -> None:
-        page.set_gauge("heartbeat_ns", time.monotonic_ns())
+        recorder.page.set_gauge("heartbeat_ns", time.monotonic_ns())
         if signal.SIGTERM in signal.sigpending():
             raise SystemExit  # a round can end anywhere, as by a kill
 
@@ -343,6 +343,7 @@ def run(
     force = False
     while True:
         started_ns = time.monotonic_ns()
+        page = recorder.settled()
         page.set_gauge("heartbeat_ns", started_ns)
         for name, value in gauges().items():
             page.set_gauge(name, value)

@@ -46,6 +46,8 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tracing import start_tracing
 
 _log = logging.getLogger(__name__)
+ASIDE: Final = 0
+"""The number of the term of a replica beside a foreign holder of the lease."""
 _TICK_S: Final = 1.0
 """For the heartbeat and the page of metrics; whatever happens wakes the thread."""
 _STOP_S: Final = 10.0
@@ -101,14 +103,23 @@ class Tools:
     """The permissions that the account lacks."""
     health: HealthReasons = field(default_factory=HealthReasons)
     term: int | None = None
-    """The number of the work's term of the lease; None = any."""
+    """The number of the work's term of the lease, or ASIDE; None = any."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether another program holds the lease, and the work leaves all to it."""
+        return self.term == ASIDE
 
     def holds_lease(self) -> bool:
         """Return whether this replica may write now; call it before each batch.
 
+        Aside, it may write what it leaves to the other program.
+
         SAFETY: if the lease was lost and held again, e.g. by a process that was
         suspended, another replica may have written what the work still has in memory.
         """
+        if self.is_aside:
+            return bool(self.election.foreign_holder)
         # The number is read last: the election counts a term before it holds it.
         is_held = self.election.holds()
         return is_held and self.term in (None, self.election.terms_held)
@@ -144,8 +155,12 @@ class Coordinator:
         end: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
         wake: Callable[[], None] = lambda: None,
+        *,
+        works_aside: bool = False,
     ) -> None:
+        """``works_aside``: the work also runs while another program has the lease."""
         self._wake = wake
+        self._works_aside = works_aside
         self._tools = tools
         self._work = work
         self._end = end
@@ -164,11 +179,13 @@ class Coordinator:
         """Start or stop the work; write the health if it changed."""
         election = self._tools.election
         holds, number = election.holds(), election.terms_held
+        is_aside = self._works_aside and not holds and election.foreign_holder != ""
+        due = number if holds else ASIDE if is_aside else None
         term = self._term
         if term is not None:
-            self._check_term(term, should_run=holds and term.number == number)
-        if self._term is None and holds:
-            self._term = self._start(number)
+            self._check_term(term, should_run=term.number == due)
+        if self._term is None and due is not None:
+            self._term = self._start(due)
         self._report_health(holds=holds)
 
     @property
@@ -187,17 +204,21 @@ class Coordinator:
 
     def _check_term(self, term: _Term, *, should_run: bool) -> None:
         if term.ended.is_set():
-            if should_run:
+            # Aside, the work may see a holder go that another one follows.
+            if should_run and term.number != ASIDE:
                 self._end("its work ended unexpectedly")
             self._term = None
         elif not should_run and not term.stopped_s:
-            _log.info("lost lease %s, stopping the work", self._tools.place.lease)
+            _log.info("the holder of %s changed, stopping", self._tools.place.lease)
             term.stop.set()
             term.stopped_s = self._clock_s()
         elif term.stopped_s and self._clock_s() - term.stopped_s > _STOP_S:
             self._end(f"its work still runs {_STOP_S:.0f} s after the lease was lost")
 
     def _start(self, number: int) -> _Term:
+        if number == ASIDE:
+            holder = self._tools.election.foreign_holder
+            _log.info("another program holds %s: %s", self._tools.place.lease, holder)
         stop, ended = threading.Event(), threading.Event()
 
         def run() -> None:
@@ -236,9 +257,14 @@ class Coordinator:
 
 
 def run_coordinator(
-    pool_place: PoolPlace, client: Client, work: Work, successes: Successes
+    pool_place: PoolPlace,
+    client: Client,
+    work: Work,
+    successes: Successes,
+    *,
+    works_aside: bool = False,
 ) -> None:
-    """Run the coordinator until SIGTERM."""
+    """Run the coordinator until SIGTERM; ``works_aside``: see Coordinator."""
     threading.excepthook = _exit_after_thread_failure
     # Threads inherit the mask: only the main thread waits for signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS | {signal.SIGHUP})
@@ -252,11 +278,13 @@ def run_coordinator(
     election.on_term(wake)
     lease = threading.Thread(target=election.run, name="lease", daemon=True)
     writer = EventWriter(tools.events)
-    coordinator = Coordinator(tools, work, _end_process, wake=wake)
+    coordinator = Coordinator(
+        tools, work, _end_process, wake=wake, works_aside=works_aside
+    )
     lease.start()
     writer.start()
     while await_signal(_SIGNALS, coordinator.pause_s) not in _STOP_SIGNALS:
-        page.set_gauge("heartbeat_ns", time.monotonic_ns())
+        recorder.settled().set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
         _write(tools, recorder)
     if coordinator.stop():

@@ -397,7 +397,8 @@ BACKGROUND_REQUESTS: Final = Family(
     " for 30 s), dropped_present (the object to delete still exists or is still"
     " wanted), dropped_contested (while many wait, others keep changing the object),"
     " dropped_failing (the last attempt failed), dropped_without_review (only the"
-    " review would tell who wrote the trigger).",
+    " review would tell who wrote the trigger); handed_over: written for another"
+    " program that holds the lease.",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",

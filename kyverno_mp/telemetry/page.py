@@ -95,6 +95,8 @@ class Page:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
+        self.is_read = True
+        """Whether other processes can read this page."""
         self._descriptor = descriptor  # holds the lock
         mark = os.pread(descriptor, 16, 0)
         if mark != struct.pack("<QQ", _MAGIC, _LAYOUT):
@@ -123,34 +125,42 @@ class Page:
 
         Cost: one lock attempt per living process of the role.
 
-        Without room in the folder, the page is one that no other process reads.
+        Without room in the folder, the page is one that no other process reads, until
+        Recorder.settled has another one.
 
         Raises: StateError (``telemetry.no_room``) when there is not enough memory.
         """
-        for number in range(_PAGES_MAX):
-            path = directory / f"{role}-{number}.page"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(descriptor)
-                continue
-            os.ftruncate(descriptor, _FILE_BYTES)
-            try:
-                return cls(path, descriptor)
-            except StateError:
-                # In a full folder, workers of an arbiter that died hold their pages
-                # until they have finished. The next ones serve meanwhile with a page
-                # that nobody reads, rather than not at all.
-                _log.warning(
-                    "no room for a metric page: metrics and heartbeat of this process"
-                    " are not read until it starts again",
-                    extra={"page": path.name},
-                )
-                unread = anonymous_file(path.name)
-                os.ftruncate(unread, _FILE_BYTES)
-                return cls(path, unread)
-        raise AssertionError(f"{_PAGES_MAX} living processes of role {role}")
+        path, descriptor = _first_free(directory, role)
+        try:
+            return cls(path, descriptor)
+        except StateError:
+            # In a full folder, workers of an arbiter that died hold their pages until
+            # they have finished. The next ones serve meanwhile with a page that nobody
+            # reads, rather than not at all.
+            _log.warning(
+                "no room for a metric page: metrics and heartbeat of this process are"
+                " not read until there is",
+                extra={"page": path.name},
+            )
+        unread = anonymous_file(path.name)
+        os.ftruncate(unread, _FILE_BYTES)
+        page = cls(path, unread)
+        page.is_read = False
+        return page
+
+    def followed_by(self) -> "Page | None":
+        """Return a page of this role that others read, None without room for it.
+
+        It has this page's gauges; the caller moves the series and closes this page.
+        """
+        directory, role = self.path.parent, self.path.name.rpartition("-")[0]
+        try:
+            page = Page(*_first_free(directory, role))
+        except StateError:
+            return None
+        gauges = slice(_GAUGES_AT, _GAUGES_AT + len(GAUGES))
+        page._header[gauges] = self._header[gauges]
+        return page
 
     def set_gauge(self, name: str, value: int) -> None:
         """Store one of GAUGES."""
@@ -185,6 +195,10 @@ class Page:
             return -1
         self._tables.append(given)
         return number
+
+    def bounds_of(self, table: int) -> tuple[float, ...]:
+        """Return the bucket boundaries with this number."""
+        return tuple(self._tables[table])
 
     def latest_table(self) -> tuple[int, tuple[float, ...]]:
         """Return the number and values of the latest boundaries; number -1 = none."""
@@ -238,6 +252,21 @@ class Page:
         # The mapping has a descriptor of its own, which also holds the lock.
         self._map.close()
         os.close(self._descriptor)
+
+
+def _first_free(directory: Path, role: str) -> tuple[Path, int]:
+    """Lock the first page of ``role`` that no living process holds."""
+    for number in range(_PAGES_MAX):
+        path = directory / f"{role}-{number}.page"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            continue
+        os.ftruncate(descriptor, _FILE_BYTES)
+        return path, descriptor
+    raise AssertionError(f"{_PAGES_MAX} living processes of role {role}")
 
 
 def _has_memory(descriptor: int, at: int, size: int) -> bool:

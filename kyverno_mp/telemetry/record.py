@@ -77,6 +77,12 @@ class Series:
         self.bases = {}
         self.bounds = ()
 
+    def move(self, page: Page) -> None:
+        """Use another page; take its series over and call ``configure`` afterwards."""
+        self._page, self.cells = page, page.cells
+        self._table, self._width, self.lowest, self.sum_at = 0, 1, 0.0, 1
+        self.forget()
+
     def take_over(self, labels: _Labels, base: int, table: int) -> None:
         """Continue a series of the page's former owner."""
         self._known.setdefault(table, {})[labels] = base
@@ -273,6 +279,25 @@ class Recorder:
         """Return the series of a family in RECORDED."""
         return self._by_name[family.name]
 
+    def settled(self) -> Page:
+        """Return the page; call it with each heartbeat, in the page's writer thread.
+
+        A page that nobody reads is left for one in the folder once there is room.
+        """
+        page = None if self.page.is_read else self.page.followed_by()
+        if page is None:
+            return self.page
+        before, self.page = self.page, page
+        _pour(before, page)
+        for series in self._by_number:
+            series.move(page)
+        for bundles in self._bundles.values():
+            bundles.forget()
+        self._take_over(is_own=True)
+        self.configure(self._configuration)
+        before.close()
+        return page
+
     def reset(self) -> None:
         """Delete all series (metricsRefreshInterval)."""
         self.page.reset()
@@ -282,8 +307,8 @@ class Recorder:
             series.forget()
         self.configure(self._configuration)
 
-    def _take_over(self) -> None:
-        """Continue the series of the page's former owner."""
+    def _take_over(self, *, is_own: bool = False) -> None:
+        """Continue the page's series; ``is_own``: they are not a former owner's."""
         for number, cell, table, text in self.page.series():
             if number in self._bundles:
                 self._bundles[number].take_over(text, cell, table)
@@ -291,6 +316,36 @@ class Recorder:
                 series = self._by_number[number]
                 labels = tuple(msgspec.json.decode(text, type=list[str]))
                 series.take_over(labels, cell, table)
-                if series.family.kind == "gauge":
+                if series.family.kind == "gauge" and not is_own:
                     # It described the former owner.
                     self.page.cells[cell] = 0.0
+
+
+def _pour(before: Page, page: Page) -> None:
+    """Add the counts of a page to another one's, and replace its gauges."""
+    known: dict[tuple[int, tuple[float, ...], bytes], int] = {}
+    for number, cell, table, text in page.series():
+        bounds = page.bounds_of(table) if _has_bounds(number) else ()
+        known[number, bounds, text] = cell
+        if _is_gauge(number):
+            page.cells[cell] = 0.0
+    for number, cell, table, text in before.series():
+        width, bounds, to = 1, (), 0
+        if _has_bounds(number):
+            bounds = before.bounds_of(table)
+            width, to = len(bounds) + 2, page.table_of(bounds)
+        base = known.get((number, bounds, text), -1)
+        if base < 0 <= to:
+            base = page.add_series(number, width, msgspec.json.decode(text), to)
+        for at in range(width if base >= 0 else 0):
+            page.cells[base + at] += before.cells[cell + at]
+
+
+def _has_bounds(number: int) -> bool:
+    return number in BUNDLE_FAMILIES or (
+        number < len(RECORDED) and RECORDED[number].kind == "histogram"
+    )
+
+
+def _is_gauge(number: int) -> bool:
+    return number < len(RECORDED) and RECORDED[number].kind == "gauge"

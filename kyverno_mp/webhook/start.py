@@ -93,8 +93,8 @@ class _Attached:
         self._loop = loop
         self._directory = places.snapshot
         self._poll_s = settings.snapshot_poll_ms / 1000
-        self.page = Page.claim(places.pages, _ROLE)
-        self.recorder = Recorder(self.page, settings.metrics_series_max)
+        page = Page.claim(places.pages, _ROLE)
+        self.recorder = Recorder(page, settings.metrics_series_max)
         self._control = ControlPage.open(places.snapshot)
         self._served = ServedPolicies(self._control)
         self._served_last: list[int] = []
@@ -289,7 +289,7 @@ class _Attached:
                 yield linked.segment
 
     def _write_facts(self, gauges: Gauges) -> None:
-        page, policies = self.page, self.policies.follower
+        page, policies = self.recorder.settled(), self.policies.follower
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         page.set_gauge("generation", policies.generation)
         undecoded = sum(len(segment.undecoded) for segment in self._segments())
@@ -410,7 +410,7 @@ def _dependencies(
         evaluate=evaluate,
         is_ready=evaluate.is_ready,
         records=with_decisions(
-            records, settings.log_decisions, _denials(settings, attached.page)
+            records, settings.log_decisions, _denials(settings, attached.recorder.page)
         ),
         view=live.view if live else None,
         reviewers=attached.reviewers,

@@ -63,6 +63,7 @@ EXPLAINED: Final = {
     r"admission: update updaterequests\..*": "requests that an update replaces",
     r"admission: patch updaterequests\.kyverno\.io/status": "the way back to Kyverno",
     r"background: patch updaterequests\.kyverno\.io/status": "failed requests",
+    r"background: create updaterequests\..*": "the way back to Kyverno",
     r"reports: .* clusterephemeralreports\..*": "upstream's default",
     r"(background|cleanup|reports): (delete|patch) leases\..*": "upstream's default",
     r".*: patch events\.events\.k8s\.io": "Events that are repeated",

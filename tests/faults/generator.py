@@ -1,11 +1,12 @@
 """A parent of the processes of the background path: each line starts one, forked, warm.
 
-Takes: lines ``pool URL``, ``ending URL``, ``writer URL FOLDER`` and ``worker URL FOLDER
-KIND FIRST COUNT``, where KIND is the policy's. Gives: the id of each process, one a
-line. May touch: processes; they end with it.
+Takes: lines ``pool URL``, ``ending URL``, ``handing URL``, ``writer URL FOLDER`` and
+``worker URL FOLDER KIND FIRST COUNT``, where KIND is the policy's. Gives: the id of
+each process, one a line. May touch: processes; they end with it.
 
 - pool: the background pool, as if it held the lease.
 - ending: the same pool, which is told to end before it begins.
+- handing: the same, beside another program that holds the lease.
 - writer: the leader's thread that makes UpdateRequests of a journal.
 - worker: reviews numbered Secrets as the webhook does, and stores those it allows, as
   the API server does then.
@@ -99,11 +100,16 @@ def folders(folder: str) -> tuple[Path, Path]:
     return found
 
 
-def ending(url: str) -> None:
+def ending(url: str, *, hands_over: bool = False) -> None:
     """Do what a pool does at its end."""
     stop = threading.Event()
     stop.set()
-    _work(url, stop)
+    _work(url, stop, hands_over=hands_over)
+
+
+def handing(url: str) -> None:
+    """Do what a pool does at its end beside another program."""
+    ending(url, hands_over=True)
 
 
 def pool(url: str) -> None:
@@ -111,7 +117,7 @@ def pool(url: str) -> None:
     _work(url, threading.Event())
 
 
-def _work(url: str, stop: threading.Event) -> None:
+def _work(url: str, stop: threading.Event, *, hands_over: bool = False) -> None:
     client = Client(Pool(at_url(url)), "pool")
     kinds = LiveKinds(lambda: None, client)
     objects = LiveObjects(client, kinds)
@@ -128,6 +134,7 @@ def _work(url: str, stop: threading.Event) -> None:
         settings=Settings(namespace="kyverno", background_workers=2),
         holds_lease=lambda: True,
         health=recorded.health.append,
+        hands_over=hands_over,
     )
     run(dependencies, stop)
 
@@ -208,6 +215,7 @@ def main() -> None:
     roles: dict[str, Callable[..., None]] = {
         "pool": pool,
         "ending": ending,
+        "handing": handing,
         "writer": writer,
         "worker": worker,
     }

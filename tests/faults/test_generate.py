@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.queues.triggers import UNPROVED_ROLE, lost_record
+from kyverno_mp.queues.update_requests import document_of
 from tests.faults.generator import POLICY_OF, secret
 from tests.unit.background.world import REQUESTS, SECRETS, new_cluster
 from tests.unit.kube.fake_api import FakeApi, running
@@ -53,10 +53,11 @@ class Family:
         """Start a process and return its id."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        where = {"pool": [], "ending": [], "writer": [self.folder]}.get(
-            role, [self.folder, self.kind]
-        )
-        line = " ".join(map(str, (role, self.api.url, *where, *words)))
+        where: dict[str, list[object]] = {
+            "writer": [self.folder],
+            "worker": [self.folder, self.kind],
+        }
+        line = " ".join(map(str, (role, self.api.url, *where.get(role, []), *words)))
         self._parent.stdin.write(f"{line}\n")
         self._parent.stdin.flush()
         return int(self._parent.stdout.readline())
@@ -103,6 +104,8 @@ class Family:
         """Return whether a process has no work left."""
         if role == "ending":
             return self.missing() == 0
+        if role == "handing":
+            return self.pending() == len(stored(self.api))
         is_done = self.requests() == 0 if role == "pool" else self.requests() == FEW
         before = seen[0]
         time.sleep(0.3)
@@ -110,6 +113,15 @@ class Family:
 
     def requests(self) -> int:
         return len(names(self.api, "updaterequests"))
+
+    def pending(self) -> int:
+        """Return the number of requests that another program would process."""
+        with self.api.lock:
+            return sum(
+                (raw.get("status") or {}).get("state") == "Pending"
+                for key, raw in self.api.objects.items()
+                if key[2] == "updaterequests"
+            )
 
     def missing(self) -> int:
         """Return the number of triggers without an object."""
@@ -222,6 +234,16 @@ def family(
     return Family(api, tmp_path, request.param, parent)
 
 
+def name_policy(family: Family) -> None:
+    """Store two triggers, and the request that reviews without proof leave."""
+    record = lost_record("p", 1, TYPE_OF[family.kind], UNPROVED_ROLE)
+    request = document_of(record, record.wanted[0], "kyverno")
+    family.api.put(f"{REQUESTS}/{request['metadata']['name']}", **request)
+    for number in range(2):
+        raw = secret(number)
+        family.api.put(f"{SECRETS.format('a')}/{raw['metadata']['name']}", **raw)
+
+
 def test_kill_at_any_request_of_the_pool(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
@@ -266,16 +288,31 @@ def test_kill_at_any_request_of_a_pool_that_ends(api: FakeApi, family: Family) -
     step = 1
     while True:
         family.put_up()
-        record = lost_record("p", 1, TYPE_OF[family.kind], UNPROVED_ROLE)
-        request = document_of(record, record.wanted[0], "kyverno")
-        api.put(f"{REQUESTS}/{request['metadata']['name']}", **request)
-        for number in range(2):
-            raw = secret(number)
-            api.put(f"{SECRETS.format('a')}/{raw['metadata']['name']}", **raw)
+        name_policy(family)
         reached = family.kill_at(step, "ending")
         ended(family.start("ending"), HANG_S)
         check(api)
         assert family.requests() == 1, "it is for the last look"
+        if not reached:
+            break
+        step += 1
+    assert step > 2
+
+
+def test_kill_at_any_request_of_a_pool_that_hands_over(
+    api: FakeApi, family: Family
+) -> None:
+    """Another program gets each trigger once; ours carries the requests out here."""
+    step = 1
+    while True:
+        family.put_up()
+        name_policy(family)
+        reached = family.kill_at(step, "handing")
+        ended(family.start("handing"), HANG_S)
+        assert made(api) == set(), "it is for the other program"
+        assert family.pending() == 2
+        assert family.requests() == 3, "one is for the last look"
+        family.finish()
         if not reached:
             break
         step += 1

@@ -8,7 +8,9 @@ update_request_controller.go (syncUpdateRequest).
 
 KYVERNO: a request without a state is never processed; upstream writes the state in a
 second call after each creation. Our pool needs none, and a new version of a request
-makes it due again, so the state is written only when a pod ends.
+makes it due again, so the state is written only when a pod ends. A request for a
+MutatingPolicy without its review gets none, because it would end upstream's program
+(pkg/background/mpol/processor.go).
 """
 
 import logging
@@ -21,8 +23,8 @@ from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_pages
-from kyverno_mp.leader.triggers.document import UPDATE_REQUESTS
 from kyverno_mp.limits import TRIGGER_WRITERS
+from kyverno_mp.queues.update_requests import CEL_MUTATE, UPDATE_REQUESTS
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -39,9 +41,22 @@ class _Status(msgspec.Struct):
     state: str = ""
 
 
+class _Spec(msgspec.Struct, rename="camel"):
+    request_type: str = ""
+    context: dict[str, Json] | None = None
+
+
 class _Request(msgspec.Struct):
     metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether another program can process it, and would not."""
+        if self.status.state or self.metadata.deletion_timestamp:
+            return False
+        return self.spec.request_type != CEL_MUTATE or bool(self.spec.context)
 
 
 _REQUEST: Final = msgspec.json.Decoder(_Request)
@@ -57,7 +72,7 @@ def mark_pending(client: Client, namespace: str) -> int:
 
     def mark(raw: msgspec.Raw) -> bool:
         request = _REQUEST.decode(raw)
-        if request.status.state or request.metadata.deletion_timestamp:
+        if not request.is_left:
             return False
         key = request.metadata.namespace, request.metadata.name
         try:

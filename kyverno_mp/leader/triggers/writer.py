@@ -24,14 +24,6 @@ import msgspec
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused, StateError
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader.triggers.document import (
-    RECORDED,
-    UPDATE_REQUESTS,
-    document_of,
-    name_of,
-    names_of,
-    since_of,
-)
 from kyverno_mp.leader.triggers.left_out import change_unproved
 from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
@@ -48,6 +40,14 @@ from kyverno_mp.queues.triggers import (
     Wanted,
     decode_trigger,
     lost_record,
+)
+from kyverno_mp.queues.update_requests import (
+    RECORDED,
+    UPDATE_REQUESTS,
+    document_of,
+    name_of,
+    names_of,
+    since_of,
 )
 from kyverno_mp.snapshot.bell import Bell
 from kyverno_mp.telemetry.families import TRIGGERS, TRIGGERS_AGE, TRIGGERS_WAITING

@@ -28,13 +28,16 @@ ACCOUNT: Final = "kyverno-background-controller"
 
 
 def run(start: Start) -> None:
-    """Generate and mutate while the lease is held, until SIGTERM."""
+    """Generate and mutate while the lease is held, until SIGTERM.
+
+    While another program holds it, hand over what only our pods can read.
+    """
     journal = _journal(start)
 
     def work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
         _work(tools, data, stop, _results(journal, tools))
 
-    run_pool(start, NAME, ACCOUNT, work)
+    run_pool(start, NAME, ACCOUNT, work, works_aside=True)
 
 
 def _journal(start: Start) -> Journal | None:
@@ -68,6 +71,7 @@ def _work(
             health=tools.health,
             results=results,
             threshold=data.update_request_threshold,
+            hands_over=tools.is_aside,
         ),
         stop,
     )

@@ -22,8 +22,18 @@ PoolWork = Callable[[Tools, PoolData, threading.Event], None]
 """
 
 
-def run_pool(start: Start, name: str, account: str, work: PoolWork) -> None:
-    """Run the coordinator; ``account`` names its ServiceAccount and its Lease."""
+def run_pool(
+    start: Start,
+    name: str,
+    account: str,
+    work: PoolWork,
+    *,
+    works_aside: bool = False,
+) -> None:
+    """Run the coordinator; ``account`` names its ServiceAccount and its Lease.
+
+    ``works_aside``: the work also runs beside another program that holds the lease.
+    """
     settings = start.settings
     place = PoolPlace(
         name=name,
@@ -42,4 +52,5 @@ def run_pool(start: Start, name: str, account: str, work: PoolWork) -> None:
         work(tools, data, stop)
 
     client = open_client_as(settings, account)
-    run_coordinator(place, client, work_on_data, follow_successes(place.snapshot))
+    successes = follow_successes(place.snapshot)
+    run_coordinator(place, client, work_on_data, successes, works_aside=works_aside)

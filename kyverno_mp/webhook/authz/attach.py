@@ -75,8 +75,8 @@ class Attached:
         self._loop = loop
         self._folder = places.snapshot
         self._poll_s = settings.snapshot_poll_ms / 1000
-        self._page = Page.claim(places.pages, ROLE)
-        self.recorder = Recorder(self._page, settings.metrics_series_max)
+        page = Page.claim(places.pages, ROLE)
+        self.recorder = Recorder(page, settings.metrics_series_max)
         self.recorder.configure(MetricsConfiguration())
         self._control = ControlPage.open(places.snapshot)
         pid = os.getpid()
@@ -152,7 +152,7 @@ class Attached:
 
     def tick(self, connections: int = 0) -> None:
         """Write this worker's state to its page, once a second."""
-        page = self._page
+        page = self.recorder.settled()
         page.set_gauge("heartbeat_ns", time.monotonic_ns())
         page.set_gauge("generation", self._follower.generation)
         page.set_gauge("connections", connections)

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from kyverno_mp.background.update_request import UPDATE_REQUESTS
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.queues.update_requests import UPDATE_REQUESTS
 from tests.e2e.api import Api, Refused
 from tests.e2e.background import (
     BACKGROUND,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.background.generate.lost import DROPPED
-from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.limits import BACKGROUND_FINISH_S_MAX
 from kyverno_mp.queues.triggers import lost_record
+from kyverno_mp.queues.update_requests import document_of
 from kyverno_mp.telemetry.families import (
     BACKGROUND_LOOKS,
     BACKGROUND_REQUESTS,

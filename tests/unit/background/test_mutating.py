@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler import linked_size
-from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.program.generate.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.program.request import Request
+from kyverno_mp.queues.update_requests import document_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.triggers.sink import record_of
 from tests.unit.background.world import (

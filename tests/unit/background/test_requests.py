@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.background import start
-from kyverno_mp.background.update_request import (
-    GENERATE,
-    SEEN_VERSION,
-    Task,
-    Trigger,
-)
+from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX
+from kyverno_mp.queues.update_requests import SEEN_VERSION
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,

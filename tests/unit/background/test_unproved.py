@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp.controllers.unproved_status import with_unproved, without_outdated
-from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.queues.triggers import lost_record
+from kyverno_mp.queues.update_requests import document_of
 from tests.unit.background import generating_world as generating
 from tests.unit.background.admission import User
 from tests.unit.background.world import (

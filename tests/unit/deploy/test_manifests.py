@@ -324,7 +324,7 @@ def test_background_role_can_write_only_required_kinds(
     )
     assert writes_of(objects, "background") == {
         **dict.fromkeys(generated, changes),
-        "updaterequests": {"delete"},
+        "updaterequests": {"create", "delete"},
         "updaterequests/status": {"patch"},
         "events": {"create", "patch"},
         "ephemeralreports": {"create", "update"},

@@ -11,7 +11,7 @@ from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.followed import named
-from kyverno_mp.kube.lease import LEASES, Election, Terms
+from kyverno_mp.kube.lease import HOLDER, LEASES, Election, Terms
 from tests.unit.kube.fake_api import FakeApi
 from tests.waiting import HANG_S, wait_for
 
@@ -314,6 +314,64 @@ def test_replica_without_permission_to_watch_polls(api: FakeApi) -> None:
     clock.at_s += 0.2
     assert two.is_due()
     watch.stop()
+
+
+FOREIGN = "kyverno-background-controller-6f7b9c5d4-x2x9k"
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize(
+    ("annotations", "holder", "is_foreign"),
+    [
+        ({HOLDER: "three"}, FOREIGN, True),
+        (None, FOREIGN, True),
+        ({HOLDER: "two"}, "two", False),
+        ({}, "one", False),
+        ({HOLDER: "two"}, "", False),
+    ],
+    ids=["after-ours", "first", "our-replica", "ourselves", "nobody"],
+)
+def test_foreign_holder_is_known_by_what_it_does_not_write(
+    api: FakeApi,
+    annotations: dict[str, str] | None,
+    holder: str,
+    *,
+    is_foreign: bool,
+    is_watched: bool,
+) -> None:
+    """Another program keeps annotations, and its pods can have names like ours."""
+    metadata = {} if annotations is None else {"annotations": annotations}
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 12, "renewTime": "x"}
+    api.put(PATH, spec=spec, metadata=metadata)
+    if is_watched:
+        made = Watching(api, "one")
+        one = made.elections["one"]
+        made.look()
+        one.pause_s()
+        made.stop()
+    else:
+        one = election(api, "one", Clock())
+        one.step()
+    assert one.foreign_holder == (holder if is_foreign else "")
+
+
+def test_our_replicas_are_not_foreign_to_one_another(
+    api: FakeApi, watching: Watching
+) -> None:
+    """Whoever holds the lease, also after another program; renewals keep the sign."""
+    watching.look()
+    watching.pass_s(20)
+    assert [one.foreign_holder for one in watching.elections.values()] == [""] * 3
+    key = ("/apis/coordination.k8s.io/v1", "kyverno", "leases", "kyverno")
+    stored = api.objects[key]
+    api.store(key, {**stored, "spec": {**stored["spec"], "holderIdentity": FOREIGN}})
+    watching.heard()
+    watching.pass_s(1)
+    found = [one.foreign_holder for one in watching.elections.values()]
+    assert found == [FOREIGN] * 3
+    watching.pass_s(30)
+    assert any(one.holds() for one in watching.elections.values())
+    assert [one.foreign_holder for one in watching.elections.values()] == [""] * 3
 
 
 def test_failed_renewal_is_repeated_before_the_lease_ends(api: FakeApi) -> None:

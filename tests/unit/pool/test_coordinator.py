@@ -30,7 +30,9 @@ S = 1_000_000_000
 class Bench:
     """One coordinator, its clock and the state of its work."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, *, works_aside: bool = False
+    ) -> None:
         self.now_s = 1000.0
         self.given: list[Tools] = []
         self.began: list[int] = []
@@ -38,6 +40,7 @@ class Bench:
         self.ends: list[str] = []
         self.obeys = threading.Event()
         self.obeys.set()
+        self.works = True
         client = api.client()
         objects = Objects(client)
         terms = Terms(namespace="kyverno", name="kyverno-pool", identity="one")
@@ -65,12 +68,15 @@ class Bench:
             self.ends.append,
             lambda: self.now_s,
             self.woken.set,
+            works_aside=works_aside,
         )
 
     def work(self, tools: Tools, stop: threading.Event) -> None:
         term = tools.election.terms_held
         self.given.append(tools)
         self.began.append(term)
+        if not self.works:
+            return
         stop.wait(HANG_S)
         self.obeys.wait(HANG_S)
         self.ended.append(term)
@@ -110,6 +116,44 @@ def test_standby_does_not_work(api: FakeApi, bench: Bench, tmp_path: Path) -> No
     assert not bench.coordinator.is_working
     assert bench.began == []
     assert read_pool_health(tmp_path, "pool") == PoolHealth("pool")
+
+
+def test_work_aside_runs_while_another_program_holds_the_lease(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """It may write only then, and never as the holder."""
+    bench = Bench(api, tmp_path, works_aside=True)
+    assert bench.election.step()
+    bench.until(lambda: len(bench.given) == 1)
+    assert not bench.given[0].is_aside
+    take_away(api)
+    bench.election.step()
+    bench.until(lambda: len(bench.given) == 2)
+    aside = bench.given[1]
+    assert aside.is_aside
+    assert aside.holds_lease()
+    assert not bench.given[0].holds_lease()
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool")
+    released = {"holderIdentity": "", "leaseDurationSeconds": 1}
+    api.put(LEASE, spec=released)
+    assert bench.election.step()
+    assert not aside.holds_lease()
+    bench.until(lambda: len(bench.given) == 3)
+    assert not bench.given[2].is_aside
+    assert bench.given[2].holds_lease()
+    assert bench.ends == []
+    bench.coordinator.stop()
+
+
+def test_work_aside_that_ends_early_starts_again(api: FakeApi, tmp_path: Path) -> None:
+    """It ends when it sees that the holder goes; another one may follow at once."""
+    bench = Bench(api, tmp_path, works_aside=True)
+    take_away(api)
+    bench.election.step()
+    bench.works = False
+    bench.until(lambda: len(bench.given) > 1)
+    assert bench.ends == []
+    bench.coordinator.stop()
 
 
 def test_it_looks_once_a_second_and_when_the_lease_expires(bench: Bench) -> None:

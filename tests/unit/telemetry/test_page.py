@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -252,15 +253,7 @@ def test_a_full_folder_keeps_no_process_from_counting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody reads its counts; the next process has a page in the folder again."""
-    reserve = os.posix_fallocate
-
-    def full(descriptor: int, at: int, length: int) -> None:
-        file = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if file.is_relative_to(tmp_path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        reserve(descriptor, at, length)
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full_in(tmp_path))
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.errors.count(("a.b",))
     assert merge(views(tmp_path))[ERRORS] == {}
@@ -269,6 +262,71 @@ def test_a_full_folder_keeps_no_process_from_counting(
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.errors.count(("c.d",))
     assert merge(views(tmp_path))[ERRORS] == {("c.d",): [1.0]}
+
+
+@pytest.mark.parametrize("has_former_owner", [False, True])
+def test_process_of_a_full_folder_gets_a_page_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_former_owner: bool
+) -> None:
+    """Its heartbeat and counts are read from then on, also those from before.
+
+    Otherwise an alert says until its restart that the worker hangs.
+    """
+    gauge = ("kyverno-admission-controller", "list", "pods")
+    old_gauge = ("kyverno-admission-controller", "list", "secrets")
+    rules = [result("a"), result("b")]
+    if has_former_owner:
+        page = Page.claim(tmp_path, "webhook")
+        former = Recorder(page, 100)
+        former.configure(MetricsConfiguration(bucket_boundaries=(0.5,)))
+        former.errors.count(("a.b",), 4.0)
+        former.admission.observe(LABELS, 0.02)
+        former.series(RIGHTS_MISSING).hold(old_gauge, 1.0)
+        page.close()
+    monkeypatch.setattr(os, "posix_fallocate", full_in(tmp_path))
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.errors.count(("a.b",))
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.rules.observe("key", lambda: rules, 0.02)
+    recorder.series(RIGHTS_MISSING).hold(gauge, 1.0)
+    recorder.settled().set_gauge("generation", 7)
+    assert [view.pid for view in views(tmp_path) if view.alive()] == (
+        [os.getpid()] if has_former_owner else []
+    )
+    monkeypatch.undo()
+    recorder.settled().set_gauge("heartbeat_ns", 5)
+    recorder.errors.count(("a.b",))
+    recorder.errors.count(("c.d",))
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.rules.observe("key", lambda: rules, 0.02)
+    page = recorder.page
+    assert recorder.settled() is page
+    (view,) = views(tmp_path)
+    assert (view.pid, view.gauge("heartbeat_ns")) == (os.getpid(), 5)
+    assert view.gauge("generation") == 7
+    found = merge(views(tmp_path))
+    before = 1.0 if has_former_owner else 0.0
+    assert found[ERRORS] == {("a.b",): [2.0 + 4.0 * before], ("c.d",): [1.0]}
+    assert sum(found[ADMISSION][LABELS][:-1]) == 2.0 + before
+    assert {rule: sum(cells[:-1]) for rule, cells in found[RESULTS].items()} == (
+        dict.fromkeys(rules, 2.0)
+    )
+    assert found[RIGHTS_MISSING][gauge] == [1.0]
+    if has_former_owner:
+        assert found[RIGHTS_MISSING][old_gauge] == [0.0]
+
+
+def full_in(folder: Path) -> Callable[[int, int, int], None]:
+    """Return a stand-in for posix_fallocate with which the folder is full."""
+    reserve = os.posix_fallocate
+
+    def full(descriptor: int, at: int, length: int) -> None:
+        file = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if file.is_relative_to(folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(descriptor, at, length)
+
+    return full
 
 
 def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:

@@ -40,6 +40,20 @@ def test_only_requests_without_a_state_are_marked(api: FakeApi) -> None:
     assert mark_pending(api.client(), "kyverno") == 0
 
 
+@pytest.mark.parametrize(
+    ("context", "state"),
+    [({}, ""), ({"admissionRequestInfo": {"operation": "CREATE"}}, "Pending")],
+)
+def test_request_that_would_end_kyverno_is_not_marked(
+    api: FakeApi, context: dict[str, object], state: str
+) -> None:
+    """Upstream reads the user of a MutatingPolicy's review without a check."""
+    spec = {"requestType": "cel-mutate", "policy": "p", "context": context}
+    api.put(f"{REQUESTS}/new", spec=spec)
+    mark_pending(api.client(), "kyverno")
+    assert states(api) == {"new": state}
+
+
 @pytest.mark.parametrize("status", [403, 503])
 def test_a_pod_ends_nevertheless(
     api: FakeApi, status: int, caplog: pytest.LogCaptureFixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.leader.triggers.document import LOST_SINCE
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.queues.journal import LOST, Journal, JournalReader
 from kyverno_mp.queues.triggers import decode_trigger
+from kyverno_mp.queues.update_requests import LOST_SINCE
 from kyverno_mp.webhook.triggers.lost import NOT_REMEMBERED, LostPolicies
 from tests.fuzz.bench import Recorded
 from tests.unit.kube.fake_api import FakeApi

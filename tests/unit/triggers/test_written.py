@@ -17,7 +17,6 @@ import yaml
 
 from kyverno_mp.background.update_request import read_request
 from kyverno_mp.leader.triggers import writer as written
-from kyverno_mp.leader.triggers.document import LOST_SINCE, SEEN_VERSION
 from kyverno_mp.leader.triggers.writer import (
     COALESCED,
     GIVEN_UP,
@@ -31,6 +30,7 @@ from kyverno_mp.queues.triggers import (
     Wanted,
     encode_trigger,
 )
+from kyverno_mp.queues.update_requests import LOST_SINCE, SEEN_VERSION
 from kyverno_mp.values.kubernetes.selector import is_label_value
 from tests.schemas import validate
 from tests.unit.kube.fake_api import FakeApi

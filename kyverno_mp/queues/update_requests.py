@@ -1,7 +1,8 @@
 """Build the UpdateRequests of one recorded review.
 
-Room: leader. Takes: TriggerRecord, our namespace. Gives: documents whose names are
-derived from their content. Next: leader/triggers/writer.py.
+Room: queues. Takes: TriggerRecord, our namespace. Gives: documents whose names are
+derived from their content; the names of their annotations. Next:
+leader/triggers/writer.py, background/hand_over.py write them.
 Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
 """
 
@@ -25,7 +26,8 @@ UPDATE_REQUESTS: Final = Resource(
     group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
 )
 SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
-"""Annotation: the trigger's version before the request."""
+"""Annotation: the trigger's resourceVersion before the reviewed request. While the
+trigger has this version, the request is not stored yet."""
 RECORDED: Final = "kyverno-mp.io/recorded-at"
 """Annotation: when the last of the requests was recorded, in nanoseconds. A repeated
 request thus creates a new version of the UpdateRequest."""
@@ -39,7 +41,7 @@ UNPROVED: Final = "kyverno-mp.io/unproved"
 UNCHECKED: Final = "kyverno-mp.io/unchecked"
 """Annotation: the conditions of a policy without rules were not evaluated."""
 _MUTATE: Final = "mutate"
-_CEL_MUTATE: Final = "cel-mutate"
+CEL_MUTATE: Final = "cel-mutate"
 _GENERATE_POLICY: Final = "generate.kyverno.io/policy-name"
 _MUTATE_LABEL: Final = "mutate.updaterequest.kyverno.io/"
 _LABEL_MAX: Final = 63
@@ -116,7 +118,7 @@ def _changed(record: TriggerRecord) -> Json:
 
 
 def _labels(record: TriggerRecord, part: Wanted) -> dict[str, str]:
-    if part.type == _CEL_MUTATE:
+    if part.type == CEL_MUTATE:
         # KYVERNO: UpdateRequests from admission have no labels.
         return {}
     _, _, policy = part.policy.rpartition("/")
@@ -148,7 +150,7 @@ def _spec(record: TriggerRecord, part: Wanted) -> Json:
         "policy": part.policy,
         "context": _context(record, part),
     }
-    if part.type in (_MUTATE, _CEL_MUTATE):
+    if part.type in (_MUTATE, CEL_MUTATE):
         # K8S: the schema requires both of these fields.
         rule = "".join(part.rules[:1])
         fields = {"rule": rule, "resource": trigger, "deleteDownstream": False}
