@@ -52,7 +52,7 @@ from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
-from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES, POLICIES
+from kyverno_mp.kube.policy_resources import RULE_POLICIES
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
@@ -289,8 +289,8 @@ def _when(preview: Preview) -> str:
 
 
 COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
-    cluster_wide=(CLUSTER_POLICIES, CEL_GENERATORS[0]),
-    namespaced=(POLICIES, CEL_GENERATORS[1]),
+    cluster_wide=(RULE_POLICIES[0], CEL_GENERATORS[0]),
+    namespaced=(RULE_POLICIES[1], CEL_GENERATORS[1]),
     policy="generate policy",
     object="triggers",
     read=_read,

@@ -37,13 +37,13 @@ from tests.style import (
 
 TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
-    "ClusterPolicy": 36,
+    "ClusterPolicy": 10,
     "ClusterCleanupPolicy": 4,
-    "ValidatingPolicy": 26,
-    "MutatingPolicy": 28,
-    "ImageValidatingPolicy": 18,
-    "GeneratingPolicy": 26,
-    "DeletingPolicy": 15,
+    "ValidatingPolicy": 22,
+    "MutatingPolicy": 23,
+    "ImageValidatingPolicy": 15,
+    "GeneratingPolicy": 20,
+    "DeletingPolicy": 14,
 }
 """How many modules name a kind in their code: lower these numbers, never raise them."""
 SLACK: Final = 3

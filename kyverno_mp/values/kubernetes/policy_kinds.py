@@ -219,6 +219,8 @@ SEGMENT_OF: Final[Mapping[str, str]] = {
     name: row.segment for row in REVIEWED_CEL_KINDS for name in row.names
 }
 """The segment of each kind in CEL."""
+WITH_RULES: Final = CLUSTER_POLICY
+"""The kind of policies of rules, which have a type of results each."""
 OF_AUTHORIZERS: Final = VALIDATING_POLICY
 """The kind of policies that authorize requests of proxies, in some of its modes."""
 KIND_OF: Final[Mapping[str, PolicyKind]] = {

@@ -28,7 +28,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.generate.generation import (
@@ -79,7 +79,7 @@ class _NoLabels:
 class Pair:
     """Both policies, linked for evaluation."""
 
-    def __init__(self, before: ClusterPolicy, after: Json) -> None:
+    def __init__(self, before: AnyPolicy, after: Json) -> None:
         self._cluster = GeneratedCluster(before.spec.rules)
         self._engine = Engine(
             _data_of(self._cluster),
