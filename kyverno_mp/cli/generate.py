@@ -31,7 +31,7 @@ from kyverno_mp.background.generate.preview import (
 from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
     CEL_GENERATORS,
-    generating_policies,
+    generators,
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
 from kyverno_mp.background.objects.downstream import Downstream
@@ -134,7 +134,7 @@ class _Parts:
         guard, options = self._downstream.guard, self._options
         return GeneratingPreviewer(
             self._needs,
-            generating_policies(self._client, options.exceptions),
+            generators(self._client, options.exceptions),
             *(self._kinds, self._triggers),
             KindRegister(self._client, options.kyverno, guard, lambda: None),
             self._planner,

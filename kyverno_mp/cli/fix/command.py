@@ -27,7 +27,7 @@ from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_GROUP,
-    VALIDATING_POLICY,
+    OF_TYPE,
     WITH_RULES,
 )
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.fix.to_cel import Rewrite
 
 _DIFFERENCES_SHOWN: Final = 3
-_USUAL: Final = VALIDATING_POLICY.name
+_USUAL: Final = OF_TYPE["validate"].name
 CEL: Final = "CEL"
 """The choice of `--to` that stands for all kinds in CEL."""
 

@@ -212,6 +212,10 @@ ROW_OF: Final[Mapping[str, PolicyKind]] = {
 CEL_POLICY_KINDS: Final = tuple(row for row in POLICY_KINDS if row.is_in_cel)
 REVIEWED_CEL_KINDS: Final = tuple(row for row in CEL_POLICY_KINDS if row.segment)
 """Those that reviews evaluate; a pool reads the others itself."""
+OF_TYPE: Final[Mapping[str, PolicyKind]] = {
+    row.rule_type: row for row in reversed(REVIEWED_CEL_KINDS)
+}
+"""The first kind in CEL for results of each type, in which rules can be rewritten."""
 OF_PAYLOADS: Final = tuple(row for row in CEL_POLICY_KINDS if row.judges_payloads)
 """Those that judge JSON payloads, in one of their modes."""
 CEL_SEGMENTS: Final = tuple(row.segment for row in REVIEWED_CEL_KINDS)

@@ -33,15 +33,13 @@ from kyverno_mp.cli.fix.rewrite.texts import (
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS
+from kyverno_mp.values.kubernetes.policy_kinds import OF_TYPE
 
 _RESOURCE_OF: Final = "object.?metadata.hasValue() ? object : oldObject"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
 _PODS: Final = "pods"
 _PREFIXES: Final = ("autogen", "autogen-cronjob")
 _NAME_MAX: Final = 63
-_KIND_OF: Final = {row.rule_type: row.name for row in CEL_POLICY_KINDS}
-"""The kind in CEL for the rules of each type."""
 
 
 def documents_of(policy: AnyPolicy) -> list[tuple[AnyPolicy, Json]]:
@@ -189,7 +187,7 @@ def _document(policy: AnyPolicy, rule_type: str, spec: Json) -> Json:
         metadata["annotations"] = kept
     return {
         "apiVersion": "policies.kyverno.io/v1",
-        "kind": _KIND_OF[rule_type],
+        "kind": OF_TYPE[rule_type].name,
         "metadata": metadata,
         "spec": spec,
     }
