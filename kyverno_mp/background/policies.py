@@ -9,7 +9,7 @@ Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule, Spec
@@ -28,7 +29,10 @@ from kyverno_mp.program.generate.generation import link_generations
 from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import link_mutations
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import parse_kind
+
+IrT = TypeVar("IrT", MutatingPolicyIR, GeneratingPolicyIR)
 
 
 class PolicyMetadata(msgspec.Struct, rename="camel"):
@@ -308,6 +312,20 @@ def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
         for rule in compiled.rules
     )
     return replace(compiled, rules=rules)
+
+
+def affordable(compiled: IrT) -> IrT:
+    """Return a policy in CEL without the exceptions over their memory budget."""
+    dropped = exceptions_over_budget(compiled.exceptions, compiled.policy.key)
+    kept = tuple(each for each in compiled.exceptions if each.key not in dropped)
+    return replace(compiled, exceptions=kept)
+
+
+def typed(raw: Json, resource: Resource) -> dict[str, Json]:
+    """Return an object with its kind. K8S: the items of a list may lack it."""
+    document = {**raw, "kind": resource.kind, "apiVersion": resource.api_version}
+    document.pop("status", None)
+    return document
 
 
 def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:

@@ -21,7 +21,7 @@ from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import ROW_OF
 
 _log = logging.getLogger(__name__)
 GENERATE: Final = "kyverno-generate"
@@ -118,9 +118,7 @@ class PolicyRecorder:
     def _policy(self) -> Reference:
         namespace, name = self.policy.key
         kind = self.policy.kind
-        api_version = (
-            CEL_POLICY_VERSION if kind in GENERATING_POLICY.names else POLICY_VERSION
-        )
+        api_version = CEL_POLICY_VERSION if ROW_OF[kind].is_in_cel else POLICY_VERSION
         return Reference(api_version, kind, name, namespace, self.policy.uid)
 
     def _submit(  # noqa: PLR0913, PLR0917 - the parts of an Event

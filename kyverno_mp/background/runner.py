@@ -54,7 +54,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
     Where,
 )
-from kyverno_mp.kube.policy_resources import POLICIES
+from kyverno_mp.kube.policy_resources import RULE_POLICIES
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.telemetry.log import fields
 
@@ -229,9 +229,10 @@ def kinds_of(  # noqa: PLR0913 - wired in one place
     def with_rule(task: Task) -> ReadyPolicy | None:
         return policies.newest(task.policy, partial(has_rule, task.rule))
 
+    resource = RULE_POLICIES[1]
     return {
-        GENERATE: TaskKind(POLICIES, with_rule, generator.run, failure_of, lost.tasks),
-        MUTATE: TaskKind(POLICIES, with_rule, mutator.run, failure_of, lost.tasks),
+        GENERATE: TaskKind(resource, with_rule, generator.run, failure_of, lost.tasks),
+        MUTATE: TaskKind(resource, with_rule, mutator.run, failure_of, lost.tasks),
         CEL_GENERATE: TaskKind(
             CEL_GENERATORS[1],
             lambda task: generating.policies.newest(task.policy),

@@ -32,7 +32,7 @@ from kyverno_mp.background.generate.policy_events import PolicyEvents
 from kyverno_mp.background.generating import events as generating_events
 from kyverno_mp.background.generating.assemble import GeneratingParts
 from kyverno_mp.background.hand_over import handed_over, is_for_others
-from kyverno_mp.background.mutate.cel_policies import StoredMutatingPolicies
+from kyverno_mp.background.mutate.cel_policies import LiveMutators
 from kyverno_mp.background.mutate.cel_targets import Targets
 from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
@@ -158,9 +158,7 @@ class Background:
         mutator = Mutator(dependencies, self._kinds, self._triggers, caches, guard)
         mutating = MutatingRunner(
             dependencies,
-            StoredMutatingPolicies(
-                dependencies.client, dependencies.settings.exceptions_in
-            ),
+            LiveMutators(dependencies.client, dependencies.settings.exceptions_in),
             self._triggers,
             Targets(dependencies, self._kinds),
             guard,

@@ -24,7 +24,7 @@ from kyverno_mp.background.policies import (
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
-from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES, EXCEPTIONS, POLICIES
+from kyverno_mp.kube.policy_resources import EXCEPTIONS, RULE_POLICIES
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
@@ -195,5 +195,5 @@ def policies_with_rules(client: Client, exceptions_in: str) -> RulePolicies:
         namespace = "" if exceptions_in == "*" else exceptions_in
         scope = WatchScope(resource=EXCEPTIONS, namespace=namespace)
         exceptions = Informer(client, scope, bytes)
-    stored = StoredPolicies(client, (CLUSTER_POLICIES, POLICIES), stored_policy)
+    stored = StoredPolicies(client, RULE_POLICIES, stored_policy)
     return LinkedPolicies(client, stored, exceptions, ready_policy)

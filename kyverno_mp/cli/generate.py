@@ -31,7 +31,7 @@ from kyverno_mp.background.generate.preview import (
 from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
     CEL_GENERATORS,
-    generating_policies,
+    generators,
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
 from kyverno_mp.background.objects.downstream import Downstream
@@ -52,7 +52,7 @@ from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
-from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES, POLICIES
+from kyverno_mp.kube.policy_resources import RULE_POLICIES
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
@@ -134,7 +134,7 @@ class _Parts:
         guard, options = self._downstream.guard, self._options
         return GeneratingPreviewer(
             self._needs,
-            generating_policies(self._client, options.exceptions),
+            generators(self._client, options.exceptions),
             *(self._kinds, self._triggers),
             KindRegister(self._client, options.kyverno, guard, lambda: None),
             self._planner,
@@ -289,8 +289,8 @@ def _when(preview: Preview) -> str:
 
 
 COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
-    cluster_wide=(CLUSTER_POLICIES, CEL_GENERATORS[0]),
-    namespaced=(POLICIES, CEL_GENERATORS[1]),
+    cluster_wide=(RULE_POLICIES[0], CEL_GENERATORS[0]),
+    namespaced=(RULE_POLICIES[1], CEL_GENERATORS[1]),
     policy="generate policy",
     object="triggers",
     read=_read,

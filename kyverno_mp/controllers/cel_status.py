@@ -12,12 +12,11 @@ the objects. As upstream, a policy is not Ready if scans cannot read its objects
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
 from kyverno_mp.compiler.cel_kinds.validating_policy import is_on
-from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
 from kyverno_mp.controllers.unproved_status import without_outdated
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 
@@ -78,10 +77,11 @@ def cel_status_of(
             "ready": ready and not missing,
         },
     }
-    if isinstance(policy, GeneratingPolicy):
-        # The status of a GeneratingPolicy has no other fields.
+    row = row_of(policy.kind)
+    if row.copies is None:
+        # The status of such a kind has no other fields.
         return cel_status
-    configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
+    configs = {name: _config_of(spec) for name, spec in row.copies_of(policy)}
     return {
         **cel_status,
         "autogen": {"configs": configs} if configs else {},
@@ -90,12 +90,10 @@ def cel_status_of(
 
 
 def _is_for_scans(policy: AnyServedPolicy) -> bool:
-    if isinstance(policy, GeneratingPolicy):
-        return False
-    evaluation = policy.spec.evaluation
-    return evaluation is not None and (
-        is_on(evaluation.background) and not is_on(evaluation.admission)
-    )
+    evaluation: Any = policy.spec.evaluation
+    # A kind that no scan evaluates has no such switch.
+    is_scanned = hasattr(evaluation, "background") and is_on(evaluation.background)
+    return is_scanned and not is_on(evaluation.admission)
 
 
 def _permissions(missing: Sequence[str]) -> str:
@@ -122,7 +120,7 @@ def _condition(
     }
 
 
-def _config_of(spec: AnySpec) -> Json:
+def _config_of(spec: Any) -> Json:
     """Return one autogen configuration: its targets, and the policy's copy."""
     constraints = spec.match_constraints
     targets = [

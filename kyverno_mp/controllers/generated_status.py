@@ -9,7 +9,7 @@ pkg/controllers/admissionpolicygenerator/controller.go (updatePolicyStatus).
 from typing import Any, NamedTuple, Protocol
 
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import ROW_OF
 
 
 class GeneratedStatus(NamedTuple):
@@ -47,7 +47,7 @@ def with_generated(status: Json, kind: str, generated: GeneratedStatus | None) -
     """Return the policy's status with the fields about generation set."""
     if generated is None:
         return status
-    if kind == CLUSTER_POLICY.name:
+    if not ROW_OF[kind].is_in_cel:
         return {
             **status,
             "validatingadmissionpolicy": {

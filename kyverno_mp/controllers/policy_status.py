@@ -35,7 +35,7 @@ from kyverno_mp.kube.resource import Key
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_CEL_KINDS
+from kyverno_mp.values.kubernetes.policy_kinds import KIND_OF
 
 
 class InForce(NamedTuple):
@@ -52,7 +52,7 @@ PolicyName = tuple[str, str, str]
 Served = Mapping[PolicyName, InForce]
 _RESOURCES: Final = {
     stored.kind: resource_of(stored)
-    for row in (CLUSTER_POLICY, *REVIEWED_CEL_KINDS)
+    for row in KIND_OF.values()
     for stored in row.stored
 }
 _COUNTS: Final = {

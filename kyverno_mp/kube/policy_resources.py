@@ -10,8 +10,8 @@ from typing import Final
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_POLICY_EXCEPTION,
-    CLUSTER_POLICY,
     POLICY_EXCEPTION,
+    WITH_RULES,
     PolicyKind,
     StoredKind,
 )
@@ -33,6 +33,6 @@ def resources_of(policy_kind: PolicyKind) -> tuple[Resource, Resource]:
     return resource_of(policy_kind.cluster), resource_of(policy_kind.namespaced)
 
 
-CLUSTER_POLICIES, POLICIES = resources_of(CLUSTER_POLICY)
+RULE_POLICIES: Final = resources_of(WITH_RULES)
 EXCEPTIONS: Final = resource_of(POLICY_EXCEPTION)
 CEL_EXCEPTIONS: Final = resource_of(CEL_POLICY_EXCEPTION)

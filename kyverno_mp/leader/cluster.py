@@ -1,6 +1,6 @@
 """Read the leader's policies and cluster data from the API server.
 
-Room: leader. Takes: a Client. Gives: ClusterPolicies and LiveClusterData, with the same
+Room: leader. Takes: a Client. Gives: LivePolicies and LiveClusterData, with the same
 interface as the folders of standalone mode. Next: leader/loop.py. May touch: the API
 server through kube's informers, which run in threads.
 Source: docs/architecture.md 2, 3; docs/behaviour/controllers 11.5 (ConfigMaps), 2.2
@@ -24,9 +24,8 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.policy_resources import (
     CEL_EXCEPTIONS,
-    CLUSTER_POLICIES,
     EXCEPTIONS,
-    POLICIES,
+    RULE_POLICIES,
     resource_of,
 )
 from kyverno_mp.kube.resource import Key, Resource, core
@@ -45,9 +44,9 @@ from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.snapshot.rollouts import ROLLOUTS
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    CLUSTER_POLICY,
     OF_AUTHORIZERS,
     REVIEWED_CEL_KINDS,
+    WITH_RULES,
 )
 
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
@@ -63,7 +62,7 @@ CEL_RESOURCES: Final = {
 _OF_AUTHORIZERS: Final = (CEL_RESOURCES[OF_AUTHORIZERS.name], CEL_EXCEPTIONS)
 
 
-class ClusterPolicies:
+class LivePolicies:
     """Policies and exceptions of the cluster, as a source of Changes."""
 
     def __init__(
@@ -84,7 +83,7 @@ class ClusterPolicies:
         follow = partial(self._documents.follow, client)
         self.informers = [
             follow(resource)
-            for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
+            for resource in (*RULE_POLICIES, EXCEPTIONS)
             if watched and not authorizes
         ]
         self.cel_informers = [
@@ -158,7 +157,7 @@ class ClusterPolicies:
         if kind in CEL_RESOURCES:
             informer = self.cel_informers[list(CEL_RESOURCES).index(kind)]
         else:
-            informer = self.informers[kind == CLUSTER_POLICY.namespaced.kind]
+            informer = self.informers[kind == WITH_RULES.namespaced.kind]
         version = informer.version_of(key)
         return informer.scope.resource.plural, int(
             version
@@ -208,9 +207,9 @@ class ClusterPolicies:
         ]
 
 
-def authorizer_policies(client: Client) -> ClusterPolicies:
+def authorizer_policies(client: Client) -> LivePolicies:
     """Return the policies and exceptions of the cluster that an authorizer uses."""
-    return ClusterPolicies(client, authorizes=True)
+    return LivePolicies(client, authorizes=True)
 
 
 class LiveClusterData:

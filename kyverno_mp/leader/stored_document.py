@@ -33,10 +33,10 @@ from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_GROUP,
-    CLUSTER_POLICY,
-    DELETING_POLICY,
+    CEL_POLICY_KINDS,
     POLICY_EXCEPTION,
     POLICY_KINDS,
+    WITH_RULES,
 )
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
@@ -46,6 +46,10 @@ Key = tuple[str, str, str]
 _NAMESPACED: Final = frozenset(
     {POLICY_EXCEPTION.kind, *(row.namespaced.kind for row in POLICY_KINDS)}
 )
+_OF_POOLS: Final = frozenset(
+    name for row in CEL_POLICY_KINDS if not row.segment for name in row.names
+)
+"""The kinds in CEL that only a pool carries out."""
 FROM_CLUSTER = "kube://"
 """Prefix of the names of documents from the API server, each one object as JSON."""
 _IN_CEL: Final = f"{CEL_GROUP}/"
@@ -81,7 +85,7 @@ class StoredDocument:
         """Return why a document of an unknown kind has no effect."""
         raw = self.raw()
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
-        if version.startswith(_IN_CEL) and self.key[0] in DELETING_POLICY.names:
+        if version.startswith(_IN_CEL) and self.key[0] in _OF_POOLS:
             return f"{self.key[0]}: clean-up runs only in a cluster"
         if version.startswith(_IN_CEL):
             kind = shown_kind(raw) if isinstance(raw, dict) else self.key[0]
@@ -169,7 +173,7 @@ def policy_key(key: Key) -> str:
     kind, namespace, name = key
     if kind in SERVED_CEL_KINDS:
         return f"{kind} {name}"
-    return f"{namespace}/{name}" if kind == CLUSTER_POLICY.namespaced.kind else name
+    return f"{namespace}/{name}" if kind == WITH_RULES.namespaced.kind else name
 
 
 def refuse_unstorable(raw: Json, key: Key) -> None:

@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.authz.library import Mode, mode_of
 from kyverno_mp.expr.cel.authz.mcp import MCP
-from kyverno_mp.expr.cel.authz.messages import Message
+from kyverno_mp.expr.cel.authz.messages import Message, Verdict
 from kyverno_mp.expr.cel.authz.tokens import KeySetPort, KeySets
-from kyverno_mp.expr.cel.authz.verdict import Verdict
 from kyverno_mp.expr.cel.functions.kyverno.documents import JSON
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.outside import HttpContext, ImageContext, ResourceContext

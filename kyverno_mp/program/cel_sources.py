@@ -1,7 +1,7 @@
 """Provide the linked policies of each kind in CEL, and what stands for unlinked ones.
 
-Room: program. Takes: an Engine, an index of policies, their records. Gives: a CelSource
-for each kind. Next: relinking.py,
+Room: program. Takes: an Engine, an index of policies, their records. Gives: EXECUTED, a
+row for each kind; its CelSource. Next: relinking.py,
 program/validating_policy/source.py.
 
 A policy that could not be linked still matches, and is an error. SAFETY: without a
@@ -10,25 +10,38 @@ denials of all others whose failures are ignored.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies.generating_plan import LinkedGeneratingTrigger
+from kyverno_mp.program.cel_policies.generating_plan import (
+    GeneratingPlanner,
+    LinkedGeneratingTrigger,
+)
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.evaluate import Answer, LinkedImagePolicy
-from kyverno_mp.program.image_policies.scope import Images
+from kyverno_mp.program.image_policies.plan import ImagePlanner
+from kyverno_mp.program.image_policies.scope import Begin, Images
 from kyverno_mp.program.relinking import RecordT, Relinking, StandIn, decoded
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.evaluate import Body, LinkedValidatingPolicy
+from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.program.validating_policy.source import CelIndex, CelSource, LinkedT
 from kyverno_mp.values.kubernetes.image import ImageSettings
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
 from kyverno_mp.values.patches.json_diff import Operation
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
@@ -140,12 +153,61 @@ class UnlinkedGeneratingTrigger(LinkedGeneratingTrigger, StandIn):
         super().__init__(_bare(ir), full_policy=ir)
 
 
-_STAND_INS: Final[Mapping[Any, Callable[[Any, Relinking[Any]], Any]]] = {
-    LinkedValidatingPolicy: UnlinkedValidatingPolicy,
-    LinkedMutatingPolicy: UnlinkedMutatingPolicy,
-    LinkedImagePolicy: UnlinkedImagePolicy,
-    LinkedGeneratingTrigger: UnlinkedGeneratingTrigger,
+class PlanContext(NamedTuple):
+    """What a worker gives the planners of all kinds."""
+
+    engine: Engine
+    background_user: str = ""
+    begin: Begin | None = None
+    """Starts the verification of the images of a review."""
+
+
+class Executed(NamedTuple):
+    """What executes the policies of a kind in reviews."""
+
+    record: type[Any]
+    linked: Callable[[Any], Any]
+    stand_in: Callable[[Any, Relinking[Any]], Any]
+    planner: Callable[[PlanContext, CelSource[Any], Callable[[str], bool]], Any]
+    """Returns the planner; the function tells whether a policy is known."""
+    has_groups: bool = False
+    """Whether the planner itself is prepared before reviews use it."""
+
+
+EXECUTED: Final[Mapping[PolicyKind, Executed]] = {
+    VALIDATING_POLICY: Executed(
+        ValidatingPolicyIR,
+        LinkedValidatingPolicy,
+        UnlinkedValidatingPolicy,
+        lambda context, source, knows: CelPlanner(context.engine, source, knows),
+        has_groups=True,
+    ),
+    MUTATING_POLICY: Executed(
+        MutatingPolicyIR,
+        LinkedMutatingPolicy,
+        UnlinkedMutatingPolicy,
+        lambda context, source, knows: MutatingPlanner(
+            context.engine, source, knows, context.background_user
+        ),
+    ),
+    IMAGE_VALIDATING_POLICY: Executed(
+        ImageValidatingPolicyIR,
+        LinkedImagePolicy,
+        UnlinkedImagePolicy,
+        lambda context, source, knows: ImagePlanner(
+            context.engine, source, knows, context.begin
+        ),
+    ),
+    GENERATING_POLICY: Executed(
+        GeneratingPolicyIR,
+        LinkedGeneratingTrigger,
+        UnlinkedGeneratingTrigger,
+        lambda context, source, knows: GeneratingPlanner(
+            source, knows, context.background_user
+        ),
+    ),
 }
+_STAND_INS: Final = {kind.linked: kind.stand_in for kind in EXECUTED.values()}
 
 
 def cel_source(

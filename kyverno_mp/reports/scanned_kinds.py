@@ -11,48 +11,74 @@ in force.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.cel_policies import scans as mutating
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_sources import EXECUTED
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.reporting import DISABLED
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy import scans as validating
-from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.program.validating_policy.scope import Facts, names_any
 from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
+    OF_TYPE,
+    REVIEWED_CEL_KINDS,
     PolicyKind,
 )
+from kyverno_mp.values.patches.json_equal import same
 
+_NOT_APPLIED: Final = "mutation is not applied"
 InCel = Mapping[str, CelSegment[Any] | None]
 """The policies in CEL by segment; None: unknown, so the rows of the kind stay."""
 RECORD_OF: Final[Mapping[str, type[Any]]] = {
-    VALIDATING_POLICY.segment: ValidatingPolicyIR,
-    MUTATING_POLICY.segment: MutatingPolicyIR,
-    IMAGE_VALIDATING_POLICY.segment: ImageValidatingPolicyIR,
-    GENERATING_POLICY.segment: GeneratingPolicyIR,
+    row.segment: EXECUTED[row].record for row in REVIEWED_CEL_KINDS
 }
 """The records of each segment that is reported."""
 
 
-def _verdicts(
-    linked: LinkedValidatingPolicy, facts: Facts, shared: Shared
-) -> Iterator[RuleResult | None]:
+def _verdicts(linked: Any, facts: Facts, shared: Shared) -> Iterator[RuleResult | None]:
     for answer in linked.evaluate(facts, shared):
         yield answer.result
+
+
+def _is_scanned_mutation(ir: MutatingPolicyIR) -> bool:
+    # KYVERNO: a policy that mutates existing objects is not scanned; the background
+    # pool reports its results.
+    return ir.policy.background and not ir.mutates_existing
+
+
+def _is_derived_mutation(ir: MutatingPolicyIR) -> bool:
+    return (
+        _is_scanned_mutation(ir) and ir.mutates_request and validating.is_of_objects(ir)
+    )
+
+
+def _mutations(
+    linked: Any, facts: Facts, shared: Shared
+) -> Iterator[RuleResult | None]:
+    """Yield the results; a mutation that would change the object is a failure."""
+    answers = list(linked.evaluate(facts, shared))
+    changed = next(
+        (each.patched for each in reversed(answers) if each.patched is not None), None
+    )
+    is_applied = changed is None or same(changed, facts.request.object)
+    for answer in answers:
+        scanned = answer.result
+        if (
+            is_applied
+            or scanned is None
+            or scanned.status != result.PASS
+            or scanned.exceptions
+        ):
+            yield scanned
+        else:
+            yield replace(scanned, status=result.FAIL, message=_NOT_APPLIED)
 
 
 class CelScan(NamedTuple):
@@ -62,10 +88,13 @@ class CelScan(NamedTuple):
     is_scanned: Callable[[Any], bool]
     is_derived: Callable[[Any], bool]
     """Whether a scan produces all results that a review produces."""
-    link: Callable[[Any], Any]
     type_of_errors: str
     results: Callable[[Any, Facts, Shared], Iterable[RuleResult | None]] = _verdicts
     """Return the results of a linked policy for an object."""
+
+    def link(self, record: Any) -> Any:
+        """Return the linked policy."""
+        return EXECUTED[self.kind].linked(record)
 
 
 def _is_scanned_image(ir: ImageValidatingPolicyIR) -> bool:
@@ -82,26 +111,23 @@ def _is_derived_image(ir: ImageValidatingPolicyIR) -> bool:
 
 MAIN_SCANS: Final = (
     CelScan(
-        VALIDATING_POLICY,
+        OF_TYPE["validate"],
         validating.is_scanned,
         validating.is_derived,
-        LinkedValidatingPolicy,
         result.VALIDATION,
     ),
     CelScan(
-        MUTATING_POLICY,
-        mutating.is_scanned,
-        mutating.is_derived,
-        LinkedMutatingPolicy,
+        OF_TYPE["mutate"],
+        _is_scanned_mutation,
+        _is_derived_mutation,
         result.MUTATION,
-        mutating.scanned_results,
+        _mutations,
     ),
 )
 IMAGE_SCAN: Final = CelScan(
-    IMAGE_VALIDATING_POLICY,
+    OF_TYPE["verifyImages"],
     _is_scanned_image,
     _is_derived_image,
-    LinkedImagePolicy,
     result.IMAGE_VERIFY,
 )
 """Its results need the images of a review, which scan/images.py adds."""

@@ -19,9 +19,9 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, WITH_RULES
 
-KYVERNO: Final = CLUSTER_POLICY.source
+KYVERNO: Final = WITH_RULES.source
 """Source of the rows of ClusterPolicy and Policy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of ``result`` in a row, in the order of a summary."""

@@ -31,15 +31,12 @@ from kyverno_mp.settings.machine import reserve
 from kyverno_mp.snapshot.read import check_private_file
 from kyverno_mp.snapshot.write import prepare_directory
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    CLUSTER_POLICY,
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
+    CEL_SEGMENTS,
+    WITH_RULES,
 )
 
 SEGMENTS: Final = (
-    CLUSTER_POLICY.segment,
+    WITH_RULES.segment,
     "namespaces",
     "configmaps",
     "roles",
@@ -48,17 +45,14 @@ SEGMENTS: Final = (
     "exceptions",
     "settings",
     "kinds",
-    VALIDATING_POLICY.segment,
-    MUTATING_POLICY.segment,
-    GENERATING_POLICY.segment,
-    IMAGE_VALIDATING_POLICY.segment,
     "callers",
     "rollouts",
+    *CEL_SEGMENTS,
 )
-"""Names of the segments; append only, because the index is the position in the page."""
+"""Names of the segments; another position or number needs a new version."""
 
 _MAGIC: Final = 0x4B59564D5043544C
-_VERSION: Final = 2
+_VERSION: Final = 3
 _GENERATIONS_AT: Final = 8
 _SEGMENTS_MAX: Final = 16
 _SLOTS_AT: Final = _GENERATIONS_AT + _SEGMENTS_MAX

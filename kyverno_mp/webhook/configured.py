@@ -12,12 +12,37 @@ from collections.abc import Callable
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.program.matching.filters import UserExclusions
+from kyverno_mp.program.matching.filters import (
+    ResourceFilters,
+    UserExclusions,
+    parse_resource_filters,
+)
 from kyverno_mp.program.ports import RuleSettings
 from kyverno_mp.program.request import Request
 from kyverno_mp.snapshot.configured import Configured
 from kyverno_mp.values.kubernetes.image import ImageSettings
-from kyverno_mp.webhook.review.exclusions import Exclusions
+
+
+class Exclusions:
+    """Resource filters and excluded users of one configuration."""
+
+    __slots__ = ("_resources", "_users")
+
+    def __init__(self, resource_filters: str, users: UserExclusions) -> None:
+        self._resources = ResourceFilters(parse_resource_filters(resource_filters))
+        self._users = users
+
+    def excludes(self, request: Request) -> bool:
+        """Return whether the request is always allowed.
+
+        Both the request and its objects are checked. Kyverno skips every policy for
+        excluded objects, which has the same effect.
+        """
+        return (
+            self._users.excludes(request)
+            or self._resources.skips_request(request)
+            or self._resources.skips_policies(request)
+        )
 
 
 class Compiled:

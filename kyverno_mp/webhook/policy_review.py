@@ -78,7 +78,7 @@ _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
-    "/policyvalidate": kinds.CLUSTER_POLICY.names,
+    "/policyvalidate": kinds.WITH_RULES.names,
     "/exceptionvalidate": (kinds.POLICY_EXCEPTION.kind,),
     "/celexception/validate": (kinds.POLICY_EXCEPTION.kind,),
     "/globalcontextvalidate": ("GlobalContextEntry",),

@@ -26,6 +26,7 @@ from kyverno_mp.errors import Preempted, SnapshotUnusable
 from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
 from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
+from kyverno_mp.program.cel_sources import EXECUTED, PlanContext
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.results.records import reporting_of
 from kyverno_mp.settings.base import base_of
@@ -51,9 +52,13 @@ from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedRules
 from kyverno_mp.webhook.attach.counts import Counts
-from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
+from kyverno_mp.webhook.attach.followed import (
+    Aside,
+    FollowedPolicies,
+    SnapshotFiles,
+    link,
+)
 from kyverno_mp.webhook.attach.journals import Journals
-from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.attach.standings import PublishedStandings
@@ -167,17 +172,17 @@ class _Attached:
         self._payloads = SnapshotPayloads(
             engine, self._payload_segments, served.policies
         )
-        context = LinkContext(engine, user, served.policies)
+        context = PlanContext(engine, user, served.policies)
         self.in_cel: dict[str, _AnyFollowed] = {
             row.segment: FollowedPolicies(
                 files,
                 row.segment,
-                partial(link, context),
+                partial(link, row, context),
                 self._is_whole,
                 aside,
                 self._ahead,
             )
-            for row, link in LINKS.items()
+            for row in EXECUTED
         }
 
     def judge(self) -> Judge | None:
@@ -425,7 +430,7 @@ def _dependencies(
         namespaces=attached.cluster_data,
         live_namespaces=live.namespaces if live else None,
         mutate=SnapshotMutate(policies.mutations, policies.knows),
-        cel={kind: attached.in_cel[kind.segment].planner for kind in LINKS},
+        cel={kind: attached.in_cel[kind.segment].planner for kind in EXECUTED},
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),

@@ -22,7 +22,7 @@ from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import LEASES
-from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
+from kyverno_mp.kube.policy_resources import RULE_POLICIES
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
@@ -92,17 +92,17 @@ class Fleet:
     def stop(self) -> None:
         self.product.stop()
         for one in self.objects_of_policies():
-            self.objects.delete(CLUSTER_POLICIES, ("", one))
+            self.objects.delete(RULE_POLICIES[0], ("", one))
         remove_all(self.client, self.objects)
         self.client.close()
 
     def objects_of_policies(self) -> list[str]:
-        items = self.client.get(CLUSTER_POLICIES.collection(""))["items"]
+        items = self.client.get(RULE_POLICIES[0].collection(""))["items"]
         return [one["metadata"]["name"] for one in items]
 
     def make(self, document: dict[str, Any]) -> None:
         """Create a policy; a newly started API server may need a moment."""
-        wait_for(lambda: self.objects.create(CLUSTER_POLICIES, document))
+        wait_for(lambda: self.objects.create(RULE_POLICIES[0], document))
 
     def put(self, document: dict[str, Any]) -> None:
         """Create a policy and wait until it is Ready."""
@@ -111,7 +111,7 @@ class Fleet:
         wait_for(lambda: self.ready(name) == "True")
 
     def condition(self, name: str) -> dict[str, Any]:
-        found = self.objects.find(CLUSTER_POLICIES, ("", name)) or {}
+        found = self.objects.find(RULE_POLICIES[0], ("", name)) or {}
         conditions = (found.get("status") or {}).get("conditions") or [{}]
         return dict(conditions[0])
 

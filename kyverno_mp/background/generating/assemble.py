@@ -14,7 +14,7 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
-from kyverno_mp.background.generating.policies import generating_policies
+from kyverno_mp.background.generating.policies import generators
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.generating.watches import Watches
 from kyverno_mp.background.objects.downstream import Downstream
@@ -51,7 +51,7 @@ class GeneratingParts:
         settings = dependencies.settings
         self._dependencies = dependencies
         self._add_policy = add_policy
-        self.policies = generating_policies(dependencies.client, settings.exceptions_in)
+        self.policies = generators(dependencies.client, settings.exceptions_in)
         self.register = KindRegister(
             dependencies.client,
             settings.namespace,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.policies import (
-    GeneratingPolicies,
+    Generators,
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.sources import (
@@ -50,7 +50,7 @@ class Evaluation:
     """Evaluates policies; threads may share it."""
 
     dependencies: BackgroundDependencies
-    policies: GeneratingPolicies
+    policies: Generators
     kinds: Kinds
 
     def evaluate(

@@ -19,7 +19,7 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out, newer_first
 from kyverno_mp.background.generating.policies import (
-    GeneratingPolicies,
+    Generators,
     ReadyGenerating,
 )
 from kyverno_mp.background.objects.deletion import Owned, is_data
@@ -54,7 +54,7 @@ class GeneratingEvents:
     def __init__(  # noqa: PLR0913 - wired in one place
         self,
         dependencies: BackgroundDependencies,
-        policies: GeneratingPolicies,
+        policies: Generators,
         existing: Existing,
         downstream: Downstream,
         register: KindRegister,

@@ -1,6 +1,6 @@
 """Follow GeneratingPolicies and their exceptions, and link each version once.
 
-Room: background. Takes: a Client. Gives: ``generating_policies``, ReadyGenerating.
+Room: background. Takes: a Client. Gives: ``generators``, ReadyGenerating.
 Next: background/generating/run.py, background/generating/events.py. May touch: the API
 server through kube; informers' threads.
 Source: docs/behaviour/cel 2.2, 10.2; Kyverno pkg/cel/policies/gpol/engine/fetch.go.
@@ -15,7 +15,9 @@ from kyverno_mp.background.policies import (
     PolicyMetadata,
     StoredPolicy,
     Version,
+    affordable,
     kept_policy,
+    typed,
 )
 from kyverno_mp.background.stored import LinkedPolicies
 from kyverno_mp.compiler.cel_kinds.policies import (
@@ -23,7 +25,6 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     compile_generating_with,
 )
 from kyverno_mp.compiler.cel_kinds.review import review
-from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import KubeNotFound, KubeUnavailable, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
@@ -134,11 +135,11 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
         )
 
 
-GeneratingPolicies = LinkedPolicies[ReadyGenerating]
+Generators = LinkedPolicies[ReadyGenerating]
 """The GeneratingPolicies of the cluster."""
 
 
-def generating_policies(client: Client, exceptions_in: str) -> GeneratingPolicies:
+def generators(client: Client, exceptions_in: str) -> Generators:
     """Follow GeneratingPolicies.
 
     ``exceptions_in``: the namespace whose exceptions apply, ``*`` = all, "" = none.
@@ -200,10 +201,10 @@ def _linked(
     Raises: PolicyInvalid with the reason.
     """
     location = Where(policy=stored.name)
-    raw = _typed(stored.raw, stored.kind)
+    resource = CEL_GENERATORS[bool(stored.key[0])]
     try:
         with bounded(CompileBudget()):
-            policy = decode_cel_policy(raw)
+            policy = decode_cel_policy(typed(msgspec.json.decode(stored.raw), resource))
             assert isinstance(policy, GeneratingPolicy)
             _check(policy, location)
             # Which exceptions fit the budget depends on their order.
@@ -216,11 +217,7 @@ def _linked(
     except DocumentInvalid as error:
         reason = "; ".join(map(str, error.problems))
         raise PolicyInvalid("background.policy", reason, location) from error
-    dropped = exceptions_over_budget(ir.exceptions, stored.name)
-    affordable = tuple(
-        exception for exception in ir.exceptions if exception.key not in dropped
-    )
-    return LinkedGeneratingPolicy(msgspec.structs.replace(ir, exceptions=affordable))
+    return LinkedGeneratingPolicy(affordable(ir))
 
 
 def _check(policy: GeneratingPolicy, location: Where) -> None:
@@ -230,12 +227,4 @@ def _check(policy: GeneratingPolicy, location: Where) -> None:
 
 
 def _exception(raw: bytes) -> CelPolicyException:
-    return decode_cel_exception(_typed(raw, CEL_EXCEPTIONS.kind))
-
-
-def _typed(raw: bytes, kind: str) -> dict[str, Json]:
-    """Add kind and apiVersion. K8S: the items of a list may lack them."""
-    document: dict[str, Json] = msgspec.json.decode(raw)
-    document.update(kind=kind, apiVersion=CEL_GENERATORS[0].api_version)
-    document.pop("status", None)
-    return document
+    return decode_cel_exception(typed(msgspec.json.decode(raw), CEL_EXCEPTIONS))

@@ -17,7 +17,7 @@ from kyverno_mp.background.generate.preview import CREATE, Cause, Planner, Previ
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
 from kyverno_mp.background.generating.policies import (
-    GeneratingPolicies,
+    Generators,
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.run import Generating
@@ -117,7 +117,7 @@ class GeneratingPreviewer:
     """Compares the objects that policies generate with the existing ones."""
 
     dependencies: BackgroundDependencies
-    policies: GeneratingPolicies
+    policies: Generators
     kinds: Kinds
     triggers: Triggers
     register: KindRegister

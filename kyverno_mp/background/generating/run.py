@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
 from kyverno_mp.background.generating.policies import (
-    GeneratingPolicies,
+    Generators,
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
@@ -110,7 +110,7 @@ class Generating:
     """Runs GeneratingPolicies; threads may share it."""
 
     dependencies: BackgroundDependencies
-    policies: GeneratingPolicies
+    policies: Generators
     triggers: Triggers
     downstream: Writer
     register: Record

@@ -1,7 +1,7 @@
 """Read MutatingPolicies and their exceptions live, and link them.
 
-Room: background. Takes: a Client, the key of a policy. Gives: StoredMutatingPolicies,
-ReadyMutatingPolicy. Next: background/mutate/mutating.py. May touch: the API server
+Room: background. Takes: a Client, the key of a policy. Gives: LiveMutators,
+ReadyMutating. Next: background/mutate/mutating.py. May touch: the API server
 through kube/apply.py and kube/watch.py.
 Source: docs/behaviour/cel 10.1; docs/background.md (MutatingPolicies).
 
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
+from kyverno_mp.background.policies import affordable, typed
 from kyverno_mp.compiler.cel_kinds.mutating_policy import (
     compile_mutating_with_exceptions,
 )
 from kyverno_mp.compiler.cel_kinds.validating_policy import EXCEPTION_NAMES
-from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
@@ -32,7 +31,11 @@ from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.limits import LINKED_RULES_MAX
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CelPolicyException,
+    decode_cel_exception,
+)
+from kyverno_mp.pool.stored import names_policy, namespace_of_exceptions
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
@@ -42,7 +45,7 @@ _Version = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyMutatingPolicy:
+class ReadyMutating:
     """A compiled and linked policy."""
 
     linked: LinkedMutatingPolicy
@@ -54,7 +57,7 @@ class ReadyMutatingPolicy:
         return self.linked.ir
 
 
-class StoredMutatingPolicies:
+class LiveMutators:
     """The policies of the cluster; threads may share it."""
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
@@ -62,9 +65,9 @@ class StoredMutatingPolicies:
         self._client = client
         self._exceptions_in = exceptions_in
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[_Version, ReadyMutatingPolicy]] = {}
+        self._known: dict[str, tuple[_Version, ReadyMutating]] = {}
 
-    def ready(self, key: str) -> ReadyMutatingPolicy | None:
+    def ready(self, key: str) -> ReadyMutating | None:
         """Return a policy by ``name`` or ``namespace/name``; None if it is gone.
 
         Raises: PolicyInvalid, DependencyError.
@@ -85,10 +88,8 @@ class StoredMutatingPolicies:
             cached = self._known.get(key)
         if cached is not None and cached[0] == version:
             return cached[1]
-        raw = {"kind": resource.kind, "apiVersion": resource.api_version, **raw}
-        ready = ReadyMutatingPolicy(
-            _linked(raw, [exception for _, exception in exceptions]), version[0]
-        )
+        named = [exception for _, exception in exceptions]
+        ready = ReadyMutating(_linked(typed(raw, resource), named), version[0])
         with self._lock:
             if len(self._known) >= LINKED_RULES_MAX:
                 self._known.clear()
@@ -98,17 +99,10 @@ class StoredMutatingPolicies:
     def _exceptions(
         self, kind: str, namespace: str, name: str
     ) -> Iterator[tuple[str, CelPolicyException]]:
-        """Yield the exceptions that name the policy, each with its version.
-
-        Exceptions to a namespaced policy must be in its own namespace or in the one
-        that the operator has chosen, so that other tenants cannot disable it.
-        """
-        allowed = self._exceptions_in
-        if not allowed:
+        """Yield the exceptions that name the policy, each with its version."""
+        if not self._exceptions_in:
             return
-        searched = "" if allowed == "*" else allowed
-        if namespace and allowed in ("*", namespace):
-            searched = namespace
+        searched = namespace_of_exceptions(self._exceptions_in, namespace)
         listed: list[Json] = []
         scope = WatchScope(resource=CEL_EXCEPTIONS, namespace=searched)
         try:
@@ -122,26 +116,15 @@ class StoredMutatingPolicies:
             check_undefined(self._client, CEL_EXCEPTIONS)
             return
         for raw in listed:
-            document = {
-                **raw,
-                "kind": CEL_EXCEPTIONS.kind,
-                "apiVersion": CEL_EXCEPTIONS.api_version,
-            }
+            if not names_policy(raw, kind, name):
+                continue
             try:
-                exception = decode_served(document)
+                exception = decode_cel_exception(typed(raw, CEL_EXCEPTIONS))
             except PolicyInvalid:
                 # As in the webhook, an invalid exception is ignored.
                 continue
-            assert isinstance(exception, CelPolicyException)
-            if any(
-                (ref.kind, ref.name) == (kind, name)
-                for ref in exception.spec.policy_refs
-            ):
-                metadata = raw.get("metadata") or {}
-                yield (
-                    f"{exception.key}@{metadata.get('resourceVersion') or ''}",
-                    exception,
-                )
+            version = raw["metadata"].get("resourceVersion") or ""
+            yield f"{exception.key}@{version}", exception
 
 
 def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPolicy:
@@ -157,8 +140,4 @@ def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPo
             sorted(exceptions, key=lambda exception: exception.key),
             EXCEPTION_NAMES,
         )
-    dropped = exceptions_over_budget(compiled.exceptions, compiled.policy.key)
-    affordable = tuple(
-        exception for exception in compiled.exceptions if exception.key not in dropped
-    )
-    return LinkedMutatingPolicy(replace(compiled, exceptions=affordable))
+    return LinkedMutatingPolicy(affordable(compiled))

@@ -18,8 +18,9 @@ from kyverno_mp.background.existing import written_ns
 from kyverno_mp.background.failure import Failure
 from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS
 from kyverno_mp.background.mutate.cel_policies import (
-    ReadyMutatingPolicy,
-    StoredMutatingPolicies,
+    CEL_MUTATORS,
+    LiveMutators,
+    ReadyMutating,
 )
 from kyverno_mp.background.mutate.cel_targets import Target, Targets
 from kyverno_mp.background.objects.triggers import Triggers, awaited_trigger, request_of
@@ -45,7 +46,6 @@ from kyverno_mp.program.secrecy import hides_values, names_only, withheld
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 from kyverno_mp.values.patches.json_equal import same
 
 _ATTEMPTS: Final = 5
@@ -77,7 +77,7 @@ class MutatingRunner:
     """Runs MutatingPolicies on existing objects; threads may share it."""
 
     dependencies: BackgroundDependencies
-    policies: StoredMutatingPolicies
+    policies: LiveMutators
     triggers: Triggers
     targets: Targets
     guard: Callable[[], None]
@@ -161,7 +161,7 @@ class MutatingRunner:
             }
         return request
 
-    def _found(self, policy: ReadyMutatingPolicy, request: Request) -> Iterable[Target]:
+    def _found(self, policy: ReadyMutating, request: Request) -> Iterable[Target]:
         """Return the targets. Raises: ExpressionFailed, DependencyError."""
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
@@ -172,7 +172,7 @@ class MutatingRunner:
 
     def _mutate(
         self,
-        policy: ReadyMutatingPolicy,
+        policy: ReadyMutating,
         trigger: Request,
         target: Target,
         problems: _Problems,
@@ -201,7 +201,7 @@ class MutatingRunner:
 
     def _try(
         self,
-        policy: ReadyMutatingPolicy,
+        policy: ReadyMutating,
         trigger: Request,
         target: Target,
         problems: _Problems,
@@ -256,7 +256,7 @@ class MutatingRunner:
         return True
 
     def _evaluate(
-        self, policy: ReadyMutatingPolicy, trigger: Request, target: Target, raw: Json
+        self, policy: ReadyMutating, trigger: Request, target: Target, raw: Json
     ) -> _Evaluated:
         """Evaluate a policy on a target, for a trigger. Raises: DependencyError."""
         request = self.targets.request_of(target, raw, trigger)
@@ -277,7 +277,7 @@ class MutatingRunner:
             faults=[],
         )
 
-    def _report(self, policy: ReadyMutatingPolicy, done: _Evaluated) -> None:
+    def _report(self, policy: ReadyMutating, done: _Evaluated) -> None:
         """Record the Events of a target and its row in the report."""
         ir = policy.ir.policy
         results = self.dependencies.results
@@ -289,7 +289,7 @@ class MutatingRunner:
 
     def _report_failure(self, task: Task, reason: str) -> None:
         namespace, _, name = task.policy.rpartition("/")
-        kind = MUTATING_POLICY.names[bool(namespace)]
+        kind = CEL_MUTATORS[bool(namespace)].kind
         trigger = task.trigger
         self.dependencies.events.submit(
             EventInfo(
@@ -306,7 +306,7 @@ class MutatingRunner:
         )
 
 
-def _messages(policy: ReadyMutatingPolicy, request: Request) -> PolicyMessages:
+def _messages(policy: ReadyMutating, request: Request) -> PolicyMessages:
     ir, metadata = policy.ir.policy, request.object.get("metadata") or {}
     return PolicyMessages(
         Reference(CEL_POLICY_VERSION, ir.kind, ir.name, ir.namespace, policy.uid),

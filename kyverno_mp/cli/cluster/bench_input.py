@@ -30,10 +30,10 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import WITH_RULES
 
 _POLICIES: Final = (
-    *((stored.api_versions[0], stored.kind) for stored in CLUSTER_POLICY.stored),
+    *((stored.api_versions[0], stored.kind) for stored in WITH_RULES.stored),
     ("kyverno.io/v2", "PolicyException"),
 )
 _OBJECTS_MAX: Final = 1000
@@ -60,9 +60,9 @@ class Source:
             if resource is not None:
                 scope = WatchScope(resource=resource)
                 objects += objects_of(self._cluster.client, scope)
-            elif kind == CLUSTER_POLICY.name:
+            elif kind == WITH_RULES.name:
                 raise CommandFailed(
-                    "the cluster does not have the kind ClusterPolicy; name policy"
+                    f"the cluster does not have the kind {kind}; name policy"
                     " files, or install the CustomResourceDefinitions (crds)"
                 )
         return stored_policies(objects)

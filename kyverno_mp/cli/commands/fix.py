@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from kyverno_mp.cli.commands.declare import Command, Example, Group
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import OF_TYPE
 
-_KINDS = (VALIDATING_POLICY.name, "CEL")
+_KINDS = (OF_TYPE["validate"].name, "CEL")
 
 
 def _policy(**flags: Any) -> None:

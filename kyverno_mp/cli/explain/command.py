@@ -8,15 +8,14 @@ Over 400 lines: one function for each kind of policy, all of one shape.
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from kyverno_mp.cli.explain.cleanup import describe_cleanup
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook, unserved
 from kyverno_mp.cli.output.counted import counted
@@ -41,6 +40,7 @@ from kyverno_mp.cli.sources.foreign import (
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file
+from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import (
@@ -53,10 +53,15 @@ from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
     MutatingPolicyIR,
 )
+from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
-from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
-from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
+from kyverno_mp.ir.rules import CompiledPolicy, ExceptionIR, PolicyIR, RuleIR
+from kyverno_mp.ir.validating_policy import (
+    CelExceptionIR,
+    ValidatingBodyIR,
+    ValidatingPolicyIR,
+)
 from kyverno_mp.leader.servable import UNSUPPORTED, UNSUPPORTED_KIND
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -69,6 +74,21 @@ _EFFECT_WORDS = (
     (EFFECT_CLUSTER, "calls the cluster"),
     (EFFECT_REGISTRY, "calls a registry"),
 )
+_RULE: Final[Mapping[str, Json]] = {
+    "name": "",
+    "body": "",
+    "autogen": False,
+    "kinds": [],
+    "operations": [],
+    "namespaces": [],
+    "action": "",
+    "overrides": False,
+    "context": [],
+    "effects": [],
+    "exceptions": [],
+    "notEvaluated": "",
+}
+"""The fields of a rule, in the order in which ``explain -o json`` prints them."""
 
 
 def _kind_text(kind: KindIR) -> str:
@@ -107,20 +127,25 @@ def describe(compiled: CompiledPolicy) -> dict[str, Json]:
     Shape: ``{"policy": "p", "kind": "ClusterPolicy", "failurePolicy": "Fail", "rules":
     [{"name": "r", "body": "validate.pattern", "kinds": ["Pod"], ...}]}``.
     """
-    policy = compiled.policy
+    return _described(
+        compiled.policy, [_rule(compiled, rule) for rule in compiled.rules]
+    )
+
+
+def _described(policy: PolicyIR, rules: Iterable[Json]) -> dict[str, Json]:
+    """Return a policy; a field that a rule lacks has its default."""
     return {
         "policy": policy.key,
         "kind": policy.kind,
         "failurePolicy": policy.failure_policy,
         "background": policy.background,
         "admission": policy.admission,
-        "rules": [_rule(compiled, rule) for rule in compiled.rules],
+        "rules": [{**_RULE, "name": policy.name, **rule} for rule in rules],
     }
 
 
 def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
     filters = rule.match.filters
-    effects = [word for bit, word in _EFFECT_WORDS if rule.effects & bit] or ["pure"]
     return {
         "name": rule.name,
         "body": _body(rule),
@@ -131,10 +156,22 @@ def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
         "action": rule.action.action or compiled.policy.action.action or "Audit",
         "overrides": bool(rule.action.overrides or compiled.policy.action.overrides),
         "context": [entry.name for entry in rule.context],
-        "effects": effects,
-        "exceptions": [exception.key for exception in rule.exceptions],
+        "effects": _effects(rule.effects),
+        "exceptions": _keys(rule.exceptions),
         "notEvaluated": rule.unsupported,
     }
+
+
+def _effects(effects: int) -> list[str]:
+    return [word for bit, word in _EFFECT_WORDS if effects & bit] or ["pure"]
+
+
+def _keys(exceptions: Iterable[ExceptionIR | CelExceptionIR]) -> list[str]:
+    return [exception.key for exception in exceptions]
+
+
+def _parts(parts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(counted(count, noun) for count, noun in parts if count)
 
 
 def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
@@ -143,55 +180,50 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     body = counted(len(ir.validations), "validation")
     if ir.mutations:
         body = counted(len(ir.mutations), "mutation")
-    parts = [(len(ir.conditions), "matchCondition"), (len(ir.variables), "variable")]
-    body = ", ".join([body, *(counted(count, name) for count, name in parts if count)])
+    parts = _parts(
+        [(len(ir.conditions), "matchCondition"), (len(ir.variables), "variable")]
+    )
     bindings = [binding.name for binding in ir.bindings]
-    return {
-        "policy": ir.policy.key,
-        "kind": ir.policy.kind,
-        "failurePolicy": ir.policy.failure_policy,
-        "background": ir.policy.background,
-        "admission": ir.policy.admission,
-        "rules": [
-            {
-                "name": ir.policy.name,
-                "body": body,
-                "autogen": False,
-                "kinds": _resources(rules),
-                "operations": _each(rule.operations for rule in rules),
-                "namespaces": [],
-                "action": f"bound by {', '.join(bindings)}"
-                if bindings
-                else "no binding",
-                "overrides": False,
-                "context": [],
-                "effects": ["calls the cluster" if ir.param_kind[1] else "pure"],
-                "exceptions": [],
-                "notEvaluated": "",
-            }
-        ],
+    rule = {
+        "body": f"{body}, {parts}" if parts else body,
+        "kinds": _resources(rules),
+        "operations": _each(rule.operations for rule in rules),
+        "action": f"bound by {', '.join(bindings)}" if bindings else "no binding",
+        "effects": ["calls the cluster" if ir.param_kind[1] else "pure"],
     }
+    return _described(ir.policy, [rule])
+
+
+def describe_cleanup(ir: CleanupIR) -> dict[str, Json]:
+    """Return a clean-up policy in the same format, as one rule."""
+    rule = {
+        "body": f"schedule {ir.schedule}",
+        "kinds": _kinds(ir.match.filters),
+        "namespaces": _own_namespace(ir.policy),
+        "action": "delete",
+        "context": [entry.name for entry in ir.context],
+        "effects": _effects(
+            effects_of((ir.match, ir.exclude, ir.context, ir.conditions))
+        ),
+    }
+    return {**_described(ir.policy, [rule]), "failurePolicy": ""}
+
+
+def _own_namespace(policy: PolicyIR) -> list[str]:
+    return [policy.namespace] if policy.namespace else []
 
 
 def describe_validating(
     ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
 ) -> dict[str, Json]:
     """Return a ValidatingPolicy or ImageValidatingPolicy, each copy as one rule."""
-    return {
-        "policy": ir.policy.key,
-        "kind": ir.policy.kind,
-        "failurePolicy": ir.policy.failure_policy,
-        "background": ir.policy.background,
-        "admission": ir.policy.admission,
-        "rules": [_copy(ir, body) for body in ir.bodies],
-    }
+    return _described(ir.policy, [_copy(ir, body) for body in ir.bodies])
 
 
 def _copy(
     ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
     body: ValidatingBodyIR | ImageBodyIR,
 ) -> dict[str, Json]:
-    rules = body.constraints.rules if body.constraints is not None else ()
     parts = [
         (len(body.validations), "validation"),
         (len(getattr(body, "attestors", ())), "attestor"),
@@ -199,21 +231,11 @@ def _copy(
         (len(body.variables), "variable"),
         (len(body.annotations), "auditAnnotation"),
     ]
-    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
-    return {
-        "name": f"autogen-{body.copy}" if body.copy else ir.policy.name,
-        "body": ", ".join(counted(count, name) for count, name in parts if count),
-        "autogen": bool(body.copy),
-        "kinds": ["any JSON"] if ir.is_json else _resources(rules),
-        "operations": _each(rule.operations for rule in rules),
-        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
-        "action": ", ".join(ir.actions),
-        "overrides": False,
-        "context": [],
-        "effects": effects,
-        "exceptions": [exception.key for exception in ir.exceptions],
-        "notEvaluated": "",
-    }
+    rule = _cel_rule(ir, body.copy, body.constraints, _parts(parts))
+    rule["action"] = ", ".join(ir.actions)
+    if ir.is_json:
+        rule["kinds"] = ["any JSON"]
+    return rule
 
 
 def describe_authorization(ir: "AuthorizationPolicyIR") -> dict[str, Json]:
@@ -223,44 +245,25 @@ def describe_authorization(ir: "AuthorizationPolicyIR") -> dict[str, Json]:
         (len(ir.conditions), "matchCondition"),
         (len(ir.variables), "variable"),
     ]
-    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
-    return {
-        "policy": ir.policy.key,
-        "kind": ir.policy.kind,
-        "failurePolicy": ir.policy.failure_policy,
-        "background": False,
-        "admission": False,
-        "rules": [
-            {
-                "name": ir.policy.name,
-                "body": ", ".join(
-                    counted(count, noun) for count, noun in parts if count
-                ),
-                "autogen": False,
-                "kinds": [f"{ir.mode} requests"],
-                "operations": [],
-                "namespaces": [],
-                "action": "the first answer",
-                "overrides": False,
-                "context": [],
-                "effects": effects,
-                "exceptions": [exception.key for exception in ir.exceptions],
-                "notEvaluated": "",
-            }
-        ],
+    rule = {
+        "body": _parts(parts),
+        "kinds": [f"{ir.mode} requests"],
+        "action": "the first answer",
+        "effects": _effects(ir.effects),
+        "exceptions": _keys(ir.exceptions),
     }
+    described = _described(ir.policy, [rule])
+    return {**described, "background": False, "admission": False}
 
 
 def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
     """Return any other policy in CEL in the same format."""
-    return {
-        "policy": ir.policy.key,
-        "kind": ir.policy.kind,
-        "failurePolicy": ir.policy.failure_policy,
-        "background": ir.policy.background,
-        "admission": ir.policy.admission,
-        "rules": [_cel_rule(ir, *body) for body in _bodies(ir)],
-    }
+    rules = [_cel_rule(ir, *body) for body in _bodies(ir)]
+    if isinstance(ir, MutatingPolicyIR):
+        for rule, body in zip(rules, ir.bodies, strict=True):
+            if body.constraints is None:
+                rule["kinds"] = ["*"]
+    return _described(ir.policy, rules)
 
 
 def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str]]:
@@ -279,24 +282,21 @@ def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str
 
 
 def _cel_rule(
-    ir: AnyCelPolicyIR, copy: str, constraints: ConstraintsIR | None, done: str
+    ir: AnyCelPolicyIR | ValidatingPolicyIR | ImageValidatingPolicyIR,
+    copy: str,
+    constraints: ConstraintsIR | None,
+    body: str,
 ) -> dict[str, Json]:
     rules = constraints.rules if constraints is not None else ()
-    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
-    of_all = isinstance(ir, MutatingPolicyIR) and constraints is None
     return {
         "name": f"autogen-{copy}" if copy else ir.policy.name,
-        "body": done,
+        "body": body,
         "autogen": bool(copy),
-        "kinds": ["*"] if of_all else _resources(rules),
+        "kinds": _resources(rules),
         "operations": _each(rule.operations for rule in rules),
-        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
-        "action": "",
-        "overrides": False,
-        "context": [],
-        "effects": effects,
-        "exceptions": [exception.key for exception in ir.exceptions],
-        "notEvaluated": "",
+        "namespaces": _own_namespace(ir.policy),
+        "effects": _effects(ir.effects),
+        "exceptions": _keys(ir.exceptions),
     }
 
 
@@ -382,10 +382,7 @@ def called(
     policies += [describe_validating(image) for image in images]
     other_policies = compile_others(policy_set, of_cel, compiled)
     policies += [describe_cel(ir) for ir in other_policies]
-    policies += [
-        describe_cleanup(cleanup, _kinds(cleanup.match.filters), _EFFECT_WORDS)
-        for cleanup in compiled.cleanups
-    ]
+    policies += [describe_cleanup(cleanup) for cleanup in compiled.cleanups]
     _add_corrections(policy_set, policies)
     refused = [f"{path}: {reason}" for path, reason in policy_set.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]

@@ -27,15 +27,15 @@ from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_GROUP,
-    CLUSTER_POLICY,
-    VALIDATING_POLICY,
+    OF_TYPE,
+    WITH_RULES,
 )
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.fix.to_cel import Rewrite
 
 _DIFFERENCES_SHOWN: Final = 3
-_USUAL: Final = VALIDATING_POLICY.name
+_USUAL: Final = OF_TYPE["validate"].name
 CEL: Final = "CEL"
 """The choice of `--to` that stands for all kinds in CEL."""
 
@@ -66,7 +66,7 @@ def _rewrite_all(paths: tuple[str, ...], to: str, *, save: bool) -> None:
     # Imported late: nothing else in this module needs the engine.
     from kyverno_mp.cli.fix.to_cel import CLEANUP, Rewrite, rewrite
 
-    kinds = {CLUSTER_POLICY.name} | (CLEANUP if to == CEL else frozenset())
+    kinds = {WITH_RULES.name} | (CLEANUP if to == CEL else frozenset())
     read = {file: _documents(file) for file in _yaml_files(paths)}
     # A file that cannot be read may have a policy that is not moved.
     withheld = sum(documents is None for documents in read.values())
@@ -144,7 +144,7 @@ def _name_of(raw: Json) -> str:
 def _report(file: Path, rewrite: "Rewrite") -> None:
     """Report on standard error whether a policy was rewritten."""
     place = f"{file}: {rewrite.kind} {rewrite.name}"
-    inputs = "requests" if rewrite.kind == CLUSTER_POLICY.name else "objects"
+    inputs = "requests" if rewrite.kind == WITH_RULES.name else "objects"
     if rewrite.documents:
         kinds = [str(document["kind"]) for document in rewrite.documents]
         others = "" if kinds == [_USUAL] else f" as {' and '.join(kinds)}"

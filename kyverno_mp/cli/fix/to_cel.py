@@ -21,14 +21,14 @@ from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.documents.cleanup_policy import AnyCleanupPolicy
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY, WITH_RULES
 
 CLEANUP: Final = frozenset(CLEANUP_POLICY.names)
 """The kinds whose policies delete stored objects."""
-REWRITTEN: Final = frozenset((ClusterPolicy.__name__, *CLEANUP))
+REWRITTEN: Final = frozenset((WITH_RULES.name, *CLEANUP))
 """The kinds that can be rewritten."""
 
 
@@ -44,7 +44,7 @@ class Rewrite(NamedTuple):
     reason: str = ""
     requests: int = 0
     differences: Sequence[Difference] = ()
-    kind: str = ClusterPolicy.__name__
+    kind: str = WITH_RULES.name
 
     @property
     def document(self) -> Json | None:
@@ -61,7 +61,7 @@ def rewrite(raw: Json) -> Rewrite:
     fix_policy(current)
     try:
         policy = decode(current)
-        assert isinstance(policy, ClusterPolicy)
+        assert isinstance(policy, AnyPolicy)
         pairs = documents_of(policy)
         requests, differences = _compared(pairs)
     except NotRewritten as error:
@@ -73,7 +73,7 @@ def rewrite(raw: Json) -> Rewrite:
 
 
 def _compared(
-    pairs: Sequence[tuple[ClusterPolicy, Json]],
+    pairs: Sequence[tuple[AnyPolicy, Json]],
 ) -> tuple[int, list[Difference]]:
     """Return the number of requests, and those with different decisions.
 

@@ -6,11 +6,10 @@ Source: docs/behaviour/cel 1; docs/behaviour/v1.19 5 (required); docs/images.md.
 """
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.compiler.autogen.cel import copy_warnings
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyCelDocument, AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AUTHORIZATION_MODES,
@@ -19,6 +18,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     authorizes,
 )
 from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.kubernetes.policy_kinds import rule_type_of
 
 _AnyDocument: TypeAlias = AnyCelDocument | CelPolicyException
 
@@ -57,9 +57,9 @@ def cel_concerns(
     if isinstance(document, AnyServedPolicy):
         for path, message in copy_warnings(document):
             yield Concern("lint.autogen_controllers", path, "", message)
-    if not (for_server and isinstance(document, ImageValidatingPolicy)):
+    if not (for_server and rule_type_of(document.kind) == "verifyImages"):
         return
-    spec = document.spec
+    spec: Any = document.spec
     configurations = spec.validation_configurations
     expressions = [validation.expression for validation in spec.validations]
     expressions += [variable.expression for variable in spec.variables]

@@ -19,18 +19,18 @@ from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.cel_policies import AnyCelPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.cel_sources import PlanContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.reads import expressions_of
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import (
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
+    OF_TYPE,
     PolicyKind,
     rule_type_of,
 )
-from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
+from kyverno_mp.webhook.attach.followed import link
 
 _NAMESPACE_OBJECT: Final = "namespaceObject"
 _SALT: Final = bytes(16)
@@ -116,13 +116,13 @@ class CelReplay:
 
     def planners(self, engine: Engine) -> dict[PolicyKind, Callable[[], Any]]:
         """Return functions for the planners of the kinds that are replayed."""
+        policies: Mapping[str, Sequence[AnyIR]] = {
+            "validate": self._policies.validating,
+            "mutate": self._policies.mutating,
+        }
         return {
-            VALIDATING_POLICY: self._planner(
-                engine, VALIDATING_POLICY, self._policies.validating
-            ),
-            MUTATING_POLICY: self._planner(
-                engine, MUTATING_POLICY, self._policies.mutating
-            ),
+            OF_TYPE[rule_type]: self._planner(engine, OF_TYPE[rule_type], of_type)
+            for rule_type, of_type in policies.items()
         }
 
     def _planner(
@@ -134,8 +134,9 @@ class CelReplay:
             salt=_SALT,
             segment=kind.segment,
         )
-        linked = LINKS[kind](
-            LinkContext(engine),
+        linked = link(
+            kind,
+            PlanContext(engine),
             Segment.from_bytes(content, kind.segment),
             lambda _key: True,
         )

@@ -16,11 +16,11 @@ from kyverno_mp.policy.reading.load import load
 from kyverno_mp.policy.reading.shape import TYPE_NAMES
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import OF_TYPE
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _API: Final = "json.kyverno.io/v1alpha1"
-_KIND: Final = VALIDATING_POLICY.name
+_KIND: Final = OF_TYPE["validate"].name
 _NAME_MAX: Final = 63
 _Shape = type | dict[str, "_Shape"] | list["_Shape"]
 """Allowed data: a type (``object``: any), the fields of a map (``name!``: required), or

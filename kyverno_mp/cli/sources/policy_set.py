@@ -13,7 +13,6 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     AdmissionPolicy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    AnyValidatingPolicy,
     AuthorizationPolicy,
     CelPolicyException,
 )
@@ -23,10 +22,8 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
-    from kyverno_mp.policy.cel_kinds.image_validating_policy import (
-        ImageValidatingPolicy,
-    )
     from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
+    from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 
 
 class PolicySet(msgspec.Struct):
@@ -39,12 +36,12 @@ class PolicySet(msgspec.Struct):
     cleanups: list[AnyCleanupPolicy] = []
     admission: list[AdmissionPolicy] = []
     bindings: list[AdmissionBinding] = []
-    validating: list[AnyValidatingPolicy] = []
+    validating: "list[AnyServedPolicy]" = []
     authorization: list[AuthorizationPolicy] = []
     """Policies in the evaluation modes HTTP and Envoy."""
     cel: "list[AnyCelPolicy]" = []
-    """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
-    images: "list[ImageValidatingPolicy]" = []
+    """Those that mutate, generate or delete."""
+    images: "list[AnyServedPolicy]" = []
     cel_exceptions: list[CelPolicyException] = []
     failed_paths: list[tuple[str, str]] = []
     """(path, reason) of paths and single documents that could not be loaded."""

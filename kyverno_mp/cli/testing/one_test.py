@@ -6,6 +6,7 @@ Source: docs/behaviour/cli 14, 15.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
@@ -49,7 +50,9 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import ERROR
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY, IN_CEL
+
+_DELETES: Final = IN_CEL[CLEANUP_POLICY.name].names
 
 
 def run_test(
@@ -218,7 +221,7 @@ def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
     for response in responses:
         name = metadata_text(response.resource, "name")
         for rule in response.results:
-            if rule.status == ERROR and response.policy.kind in DELETING_POLICY.names:
+            if rule.status == ERROR and response.policy.kind in _DELETES:
                 yield f"failed to apply policy {name} on resource: {rule.message}"
 
 

@@ -1,17 +1,20 @@
 """List what the compiler does with each kind of policies in CEL.
 
 Room: compiler. Takes: nothing. Gives: ``row_of``, ROWS. Next: review.py,
-exception_review.py, leader/documents/in_cel.py, cli/sources/compiled.py.
+exception_review.py, leader/documents/in_cel.py, cli/sources/compiled.py,
+controllers/cel_status.py, controllers/webhook_config/cel_sharing.py.
 Source: docs/behaviour/cel 4, 6, 10; docs/behaviour/controllers 13.
 
 All kinds take the same steps; a row has what differs, so no other module asks for the
 kind of a policy before it compiles one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from kyverno_mp.compiler.autogen import cel as autogen
+from kyverno_mp.compiler.autogen import mutating as autogen_mutating
 from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
 from kyverno_mp.compiler.cel_kinds import mutating_policy as mutating
 from kyverno_mp.compiler.cel_kinds import policies
@@ -64,6 +67,17 @@ class CompiledKind(NamedTuple):
     """Whether workers link it, and so limit its memory."""
     needs_constraints: bool = True
     """Whether matchConstraints need a resource rule."""
+    copies: Callable[[Any], Iterator[tuple[str, Any]]] | None = autogen.copies_of
+    """Yield (name of the autogen configuration, spec) of each copy of a spec; None if
+    the kind has no copies."""
+    synchronizes: Callable[[Any], bool] | None = None
+    """Whether a document restores what it generated, so that requests that it does not
+    match concern it, too; None if the kind generates nothing."""
+
+    def copies_of(self, document: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (name of the autogen configuration, spec) of each copy."""
+        if self.copies is not None:
+            yield from self.copies(document.spec)
 
     def exception_builder(self, namespace: str = "") -> Builder:
         """Return a builder for the conditions of exceptions in a service."""
@@ -89,6 +103,7 @@ ROWS: Final = (
         rules="mutations",
         missing=lambda compiled: "mutate existing" if compiled.mutates_existing else "",
         is_scanned=True,
+        copies=autogen_mutating.copies_of,
     ),
     CompiledKind(
         GENERATING_POLICY,
@@ -102,6 +117,8 @@ ROWS: Final = (
         missing=lambda _compiled: "generate",
         denies=False,
         is_linked=False,
+        copies=None,
+        synchronizes=policies.is_synchronized,
     ),
     CompiledKind(
         DELETING_POLICY,
@@ -113,6 +130,7 @@ ROWS: Final = (
         compiler="deleting policy compiler 2.0",
         denies=False,
         is_linked=False,
+        copies=None,
     ),
     CompiledKind(
         IMAGE_VALIDATING_POLICY,

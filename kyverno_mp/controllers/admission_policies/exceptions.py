@@ -32,10 +32,10 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     is_cel_exception,
 )
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import WITH_RULES
 from kyverno_mp.values.wildcard import matches
 
 _log = logging.getLogger(__name__)
@@ -81,14 +81,12 @@ def _policies_of(exception: AnyException) -> set[tuple[str, str]]:
             (policy_ref.kind, policy_ref.name)
             for policy_ref in exception.spec.policy_refs
         }
-    return {(CLUSTER_POLICY.name, one.policy_name) for one in exception.spec.exceptions}
+    return {(WITH_RULES.name, one.policy_name) for one in exception.spec.exceptions}
 
 
 def _names(exception: AnyException, policy: Source) -> bool:
     """Return whether an exception that names the policy also names one of its rules."""
-    if not isinstance(policy, ClusterPolicy) or isinstance(
-        exception, CelPolicyException
-    ):
+    if isinstance(exception, CelPolicyException) or not isinstance(policy, AnyPolicy):
         return True
     rules = [rule.name for rule in policy.spec.rules]
     return any(

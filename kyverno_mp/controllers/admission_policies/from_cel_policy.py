@@ -1,7 +1,7 @@
 """Build the native admission policy and binding for a policy in CEL.
 
 Room: controllers. Takes: a ValidatingPolicy or MutatingPolicy, its exceptions. Gives:
-Generated. Next: controllers/admission_policies/plans.py.
+Generated, ``FROM_CEL``. Next: controllers/admission_policies/plans.py.
 Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).
 
@@ -11,8 +11,8 @@ and applies images and values to all objects. If a condition could fail in the A
 server, nothing is generated.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from kyverno_mp.compiler.autogen.cel import copies_of
 from kyverno_mp.compiler.autogen.mutating import copies_of as mutating_copies_of
@@ -155,6 +155,12 @@ def from_mutating_policy(
         object_of(policy, name, _given(raw)),
         binding_of(policy, name, {}),
     )
+
+
+FROM_CEL: Final[
+    Mapping[str, Callable[[Any, Sequence[CelPolicyException]], Generated]]
+] = {"validate": from_validating_policy, "mutate": from_mutating_policy}
+"""The function for each type of results."""
 
 
 def _reason(enabled: Enabled | None, *, has_copies: bool) -> str:

@@ -34,25 +34,18 @@ from kyverno_mp.values.jsonvalue import Json
 _ACTIONS: Final = {"Enforce": ["Deny"], "Audit": ["Audit", "Warn"]}
 
 
-def why_cluster_policy_is_not(
-    policy: ClusterPolicy, exceptions: Sequence[PolicyException]
-) -> str:
-    """Return why no ValidatingAdmissionPolicy is generated; read no cluster data."""
-    return (
-        why_not(policy)
-        or why_not_asked(policy.spec.rules[0])
-        or why_not_with(exceptions)
-        or why_not_equal(policy)
-    )
-
-
-def from_cluster_policy(
+def from_rules(
     policy: ClusterPolicy,
     exceptions: Sequence[PolicyException],
     directory: Directory,
 ) -> Generated:
     """Return both objects, or the reason why none is generated."""
-    message = why_cluster_policy_is_not(policy, exceptions)
+    message = (
+        why_not(policy)
+        or why_not_asked(policy.spec.rules[0])
+        or why_not_with(exceptions)
+        or why_not_equal(policy)
+    )
     if message:
         return Generated(message=message)
     try:

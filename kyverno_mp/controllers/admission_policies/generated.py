@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.controllers.admission_policies.constraints import Condition
 from kyverno_mp.controllers.webhook_config.options import MANAGER
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
-from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicy
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 LABEL: Final = "app.kubernetes.io/managed-by"
@@ -27,8 +26,8 @@ PLURALS: Final = {
     f"{VALIDATING}{BINDING}": "validatingadmissionpolicybindings",
     f"{MUTATING}{BINDING}": "mutatingadmissionpolicybindings",
 }
-Source = ClusterPolicy | ValidatingPolicy | MutatingPolicy
-"""The kinds of policies that are converted to native admission policies."""
+Source = AnyPolicy | AnyServedPolicy
+"""A policy; ``SOURCES`` (plans.py) names the kinds that are converted."""
 
 
 class Generated(NamedTuple):

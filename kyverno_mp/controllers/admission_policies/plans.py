@@ -10,16 +10,11 @@ PERF: an unchanged policy with unchanged exceptions keeps its plan, so a pass ov
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kyverno_mp.controllers.admission_policies.exceptions import AnyException
-from kyverno_mp.controllers.admission_policies.from_cel_policy import (
-    from_mutating_policy,
-    from_validating_policy,
-)
-from kyverno_mp.controllers.admission_policies.from_cluster_policy import (
-    from_cluster_policy,
-)
+from kyverno_mp.controllers.admission_policies.from_cel_policy import FROM_CEL
+from kyverno_mp.controllers.admission_policies.from_cluster_policy import from_rules
 from kyverno_mp.controllers.admission_policies.generated import (
     BINDING,
     MUTATING,
@@ -30,14 +25,10 @@ from kyverno_mp.controllers.admission_policies.generated import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    CelPolicyException,
-    ValidatingPolicy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.gradual import rollout_of
-from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS, rule_type_of
 
 GROUP: Final = "admissionregistration.k8s.io"
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1", "v1beta1", "v1alpha1")}
@@ -97,7 +88,7 @@ class Plans:
     def __init__(self, *, validating: bool, mutating: bool) -> None:
         """``validating`` and ``mutating`` are the operator's settings.
 
-        KYVERNO: MutatingPolicies that request generation need no setting.
+        KYVERNO: policies that mutate and request generation need no setting.
         """
         self._validating = validating
         self._mutating = mutating
@@ -136,36 +127,31 @@ class Plans:
     def _made(
         self, policy: Source, exceptions: Sequence[AnyException], directory: Directory
     ) -> Generated:
-        cel = [
-            exception
-            for exception in exceptions
-            if isinstance(exception, CelPolicyException)
-        ]
-        if _is_gradual(policy):
+        validates = SOURCES[policy.kind][1] == VALIDATING
+        if validates and not self._validating:
+            return _NOTHING
+        if validates and rollout_of(policy.metadata.annotations) is not None:
             # The API server's own policies are enforced for all subjects at once.
-            return _GRADUAL if self._validating else _NOTHING
-        if isinstance(policy, ClusterPolicy):
-            if not self._validating or not _validates(policy):
-                return _NOTHING
-            old = [one for one in exceptions if isinstance(one, PolicyException)]
-            return from_cluster_policy(policy, old, directory)
-        if isinstance(policy, ValidatingPolicy):
-            return from_validating_policy(policy, cel) if self._validating else _NOTHING
-        found = from_mutating_policy(policy, cel)
-        return found if found.kind or self._mutating else _NOTHING
+            return _GRADUAL
+        found = _converted(policy, exceptions, directory)
+        return found if found.kind or validates or self._mutating else _NOTHING
 
 
 def _expires(exception: AnyException) -> bool:
     return exception.expires_at_ns is not None
 
 
-def _is_gradual(policy: Source) -> bool:
-    can_deny = isinstance(policy, ClusterPolicy | ValidatingPolicy)
-    return can_deny and rollout_of(policy.metadata.annotations) is not None
-
-
-def _validates(policy: ClusterPolicy) -> bool:
-    return any(rule.validate is not None for rule in policy.spec.rules)
+def _converted(
+    policy: Any, exceptions: Sequence[AnyException], directory: Directory
+) -> Generated:
+    rule_type = rule_type_of(policy.kind)
+    if rule_type:
+        cel = [one for one in exceptions if isinstance(one, CelPolicyException)]
+        return FROM_CEL[rule_type](policy, cel)
+    if all(rule.validate is None for rule in policy.spec.rules):
+        return _NOTHING
+    old = [one for one in exceptions if isinstance(one, PolicyException)]
+    return from_rules(policy, old, directory)
 
 
 def _is_same(one: _Seen, other: _Seen) -> bool:

@@ -30,7 +30,6 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of_parts,
 )
 from kyverno_mp.controllers.webhook_config.selectors import merged
-from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -110,10 +109,8 @@ def _all_rendered(
 
 def _mutates(policy: AnyServedPolicy) -> bool:
     """Return whether a policy can change objects, if its kind can."""
-    if not isinstance(policy, ImageValidatingPolicy):
-        return True
-    given = policy.spec.validation_configurations
-    return given is None or given.mutate_digest
+    verification = getattr(policy.spec, "validation_configurations", None)
+    return verification is None or bool(verification.mutate_digest)
 
 
 def _rendered(

@@ -8,11 +8,9 @@ Source: docs/behaviour/cel 9; Kyverno pkg/controllers/webhook/validating.go at v
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from kyverno_mp.compiler.cel_kinds.policies import is_synchronized
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
 from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
-from kyverno_mp.controllers.cel_copies import copies_of
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.values.jsonvalue import Json
@@ -37,9 +35,10 @@ def conditions_of(policy: AnyServedPolicy) -> list[Json]:
 
     If a policy has autogen copies, each condition is limited to the kinds it is for.
     """
-    if isinstance(policy, GeneratingPolicy) and is_synchronized(policy):
+    row = row_of(policy.kind)
+    if row.synchronizes is not None and row.synchronizes(policy):
         return []  # Requests that do not meet them can affect generated objects.
-    copies = list(copies_of(policy))
+    copies = list(row.copies_of(policy))
     if not copies:
         found = [
             (match_condition.name, match_condition.expression)

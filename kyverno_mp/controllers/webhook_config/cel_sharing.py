@@ -12,10 +12,10 @@ that policy: while we are down, it would be denied.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from kyverno_mp.compiler.cel_kinds.kinds import row_of
 from kyverno_mp.compiler.webhook_conditions import are_cheap
-from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
 from kyverno_mp.controllers.webhook_config.cel_conditions import conditions_of
 from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
@@ -30,12 +30,12 @@ from kyverno_mp.limits import (
     WEBHOOK_TIMEOUT_S_MAX,
 )
 from kyverno_mp.policy.cel_kinds.admission_policy import NamedRuleWithOperations
-from kyverno_mp.policy.cel_kinds.generated import is_generated
-from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
-from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.generated import kept_status
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy, evaluation_mode_of
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import ROW_OF
 
 _ANY_NAME: Final = "kyverno-mp-any-policy"
 _GROUPS: Final = ".groups"
@@ -139,14 +139,11 @@ def is_registered(policy: AnyServedPolicy) -> bool:
     """Return whether a policy needs a webhook."""
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
+    row = ROW_OF[policy.kind]
     is_off = admission is not None and admission.enabled is False
-    if is_off:
+    if is_off or kept_status(policy.kind, policy.status):
         return False
-    if isinstance(policy, GeneratingPolicy):
-        return True
-    if is_generated(policy.status):
-        return False
-    return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
+    return not (row.judges_payloads and evaluation_mode_of(policy) == JSON_MODE)
 
 
 def webhooks_of(
@@ -207,10 +204,9 @@ def _apart(policy: AnyServedPolicy, conditions: Sequence[Json], *, joins: bool) 
 
 
 def _failure_policy(policy: AnyServedPolicy) -> str:
-    """Return the failure policy. KYVERNO: GeneratingPolicies never block requests."""
-    if isinstance(policy, GeneratingPolicy):
-        return "Ignore"
-    return policy.spec.failure_policy
+    """Return the failure policy. KYVERNO: generating policies never block requests."""
+    spec: Any = policy.spec
+    return str(spec.failure_policy) if row_of(policy.kind).denies else "Ignore"
 
 
 def path_of(policy: AnyServedPolicy) -> str:
@@ -224,10 +220,11 @@ def path_of(policy: AnyServedPolicy) -> str:
 
 def parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
     """Return the entries of the policy, then those of each of its autogen copies."""
-    specs: list[AnySpec] = [policy.spec, *(spec for _, spec in copies_of(policy))]
+    row = row_of(policy.kind)
+    specs: list[Any] = [policy.spec, *(spec for _, spec in row.copies_of(policy))]
     constraints = (spec.match_constraints for spec in specs)
     # KYVERNO: every operation can affect previously generated objects.
-    widened = isinstance(policy, GeneratingPolicy)
+    widened = row.synchronizes is not None
     return [
         [
             entry

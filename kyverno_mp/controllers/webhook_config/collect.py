@@ -24,7 +24,7 @@ from kyverno_mp.policy.fields.image_verification import ImageVerification
 from kyverno_mp.policy.fields.match import ResourceDescription, ResourceFilter
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
 from kyverno_mp.values.kubernetes.kinds import parse_kind
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import WITH_RULES
 
 Kinds = dict[str, set[str]]
 """Operations by kind selector as written."""
@@ -48,7 +48,7 @@ def entries_of(
     policy: AnyPolicy, directory: Directory, *, mutating: bool
 ) -> Iterator[Entry]:
     """Return the entries that the webhook needs for a policy; ignore unknown kinds."""
-    scope = NAMESPACED if policy.kind == CLUSTER_POLICY.namespaced.kind else ALL_SCOPES
+    scope = NAMESPACED if policy.kind == WITH_RULES.namespaced.kind else ALL_SCOPES
     for text, operations in kinds_of(policy, mutating=mutating).items():
         for group, version, resource, part, its_scope in _resources(
             text, directory, scope

@@ -28,8 +28,8 @@ from kyverno_mp.controllers.webhook_config.rules import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX, WEBHOOK_TIMEOUT_S_MAX
-from kyverno_mp.policy.cel_kinds.generated import is_generated
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy
+from kyverno_mp.policy.cel_kinds.generated import kept_status
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.values.jsonvalue import Json
 
@@ -143,9 +143,7 @@ def failure_policy_of(policy: AnyPolicy, options: WebhookOptions) -> str:
 
 def _is_ours(policy: AnyPolicy) -> bool:
     """Return whether we evaluate the policy at admission (3.3 item 1)."""
-    if not policy.spec.admission:
-        return False
-    return not (isinstance(policy, ClusterPolicy) and is_generated(policy.status))
+    return policy.spec.admission and not kept_status(policy.kind, policy.status)
 
 
 def _webhooks(

@@ -22,9 +22,9 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_POLICY_EXCEPTION,
     CEL_POLICY_KINDS,
     CLEANUP_POLICY,
-    CLUSTER_POLICY,
     KYVERNO_GROUP,
     POLICY_EXCEPTION,
+    WITH_RULES,
 )
 
 
@@ -110,8 +110,8 @@ def _rule(
 
 _OF_POLICIES: Final = _rule(
     KYVERNO_GROUP,
-    CLUSTER_POLICY.cluster.versions,
-    [one.plural for one in CLUSTER_POLICY.stored],
+    WITH_RULES.cluster.versions,
+    [one.plural for one in WITH_RULES.stored],
 )
 
 

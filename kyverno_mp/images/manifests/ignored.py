@@ -11,7 +11,7 @@ from typing import Final
 
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
+from kyverno_mp.values.kubernetes.policy_kinds import WITH_RULES
 
 _ANNOTATIONS: Final = (
     "resourceBundleRef",
@@ -87,7 +87,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "spec.securityContext",
     ),
     "CustomResourceDefinition": ("spec.conversion.strategy", "spec.names.listKind"),
-    **dict.fromkeys(CLUSTER_POLICY.names, _POLICY),
+    **dict.fromkeys(WITH_RULES.names, _POLICY),
 }
 _ROUTE: Final = ("Route", "route.openshift.io", ("spec.host",))
 

@@ -21,7 +21,7 @@ from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.callers import PublishedCallers
-from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.cluster import LivePolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
@@ -57,7 +57,7 @@ class Followed:
     """The cluster objects that the leader watches, shared with controllers."""
 
     client: Client
-    policies: ClusterPolicies
+    policies: LivePolicies
     configuration: ClusterConfiguration
     context: ClusterGlobalContext
     metrics: LeaderMetrics

@@ -20,8 +20,8 @@ from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.snapshot.room import replace_record
 from kyverno_mp.values.kubernetes.policy_kinds import (
     CEL_GROUP,
-    CLUSTER_POLICY,
     POLICY_EXCEPTION,
+    WITH_RULES,
 )
 from kyverno_mp.values.records import UNDECODABLE
 
@@ -32,7 +32,7 @@ _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
 """Every restart of an API server causes shorter failures than this."""
 _POLICIES: Final = frozenset(
-    resource.plural for resource in (*CLUSTER_POLICY.stored, POLICY_EXCEPTION)
+    resource.plural for resource in (*WITH_RULES.stored, POLICY_EXCEPTION)
 )
 _CEL: Final = f".{CEL_GROUP}"
 """The suffix of the plural names of policies in CEL and their exceptions."""

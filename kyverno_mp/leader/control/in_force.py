@@ -16,7 +16,7 @@ from kyverno_mp.controllers.policy_status import (
     name_of,
 )
 from kyverno_mp.controllers.replicas import Versions
-from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.cluster import LivePolicies
 from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
@@ -53,9 +53,7 @@ class ServedPolicies:
         return self._served
 
 
-def settled_versions(
-    policies: ClusterPolicies, control: ControlPage
-) -> Versions | None:
+def settled_versions(policies: LivePolicies, control: ControlPage) -> Versions | None:
     """Return the versions that all workers use, empty before the first publication.
 
     None while workers still attach a publication.
@@ -85,7 +83,7 @@ def earlier_versions_of(status: Status) -> dict[PolicyName, str]:
     }
 
 
-def version_of(policies: ClusterPolicies, policy: Reported) -> tuple[str, int]:
+def version_of(policies: LivePolicies, policy: Reported) -> tuple[str, int]:
     """Return the resource and the version of a policy, 0 if it is deleted."""
     kind, namespace, name = name_of(policy)
     return policies.version_of(kind, (namespace, name))

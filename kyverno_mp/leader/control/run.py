@@ -45,7 +45,7 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.authors import AuthorWatch
-from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
+from kyverno_mp.leader.cluster import LiveClusterData, LivePolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import shutdown
@@ -155,7 +155,7 @@ def run_leader(
 
 def _followed(settings: Settings, runtime_dir: Path, client: Client) -> Followed:
     """Return what the leader follows in the cluster; nothing is started."""
-    policies = ClusterPolicies(
+    policies = LivePolicies(
         client,
         watched=settings.needs_policies,
         room=SourceRoom(memory_limit() // SOURCES_MEMORY_DIVISOR),
@@ -380,7 +380,7 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 def _wake_on_change(
     wake: Callable[[], None],
-    sources: Iterable[ClusterPolicies | LiveClusterData | AuthorWatch],
+    sources: Iterable[LivePolicies | LiveClusterData | AuthorWatch],
     informers: Iterable[Informer[Any]],
 ) -> None:
     for source in sources:

@@ -39,6 +39,7 @@ from kyverno_mp.leader.stored_document import Key, StoredDocument
 from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.policy.cel_kinds.served import (
     AnyServedPolicy,
+    decode_cel_document,
     decode_served,
     evaluation_mode_of,
 )
@@ -47,7 +48,6 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AuthorizationPolicy,
     CelPolicyException,
-    decode_validating_policy,
 )
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
@@ -116,7 +116,7 @@ def _compile_authorization(
     # Imported late: other services do not load these modes.
     from kyverno_mp.compiler.cel_kinds.authorization import compile_authorization_with
 
-    decoded = decode_validating_policy(raw, file=document.file)
+    decoded = decode_cel_document(raw, file=document.file)
     assert isinstance(decoded, AuthorizationPolicy)
     compiled, unusable = compile_authorization_with(decoded, exceptions)
     if force_ignore:

@@ -9,7 +9,7 @@ the namespace.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,14 +25,14 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     SignatureSource,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
-    DeletingPolicy,
-    GeneratingPolicy,
-    MutatingPolicy,
+    DeletingPolicySpec,
+    GeneratingPolicySpec,
+    MutatingPolicySpec,
     TargetConstraints,
     Template,
 )
 from kyverno_mp.policy.checks.shared_entries import below, expressions, records
-from kyverno_mp.policy.documents.cleanup_policy import CleanupPolicy
+from kyverno_mp.policy.documents.cleanup_policy import CleanupSpec
 from kyverno_mp.policy.fields.context import ContextEntry, ImageRegistryCredentials
 from kyverno_mp.policy.fields.image_verification import (
     Attestor,
@@ -87,21 +87,7 @@ def author_needs(document: msgspec.Struct) -> Iterator[Need]:
         yield from _of_record(record)
     for expression in expressions(spec):
         yield from _of_expression(expression)
-    if isinstance(document, CleanupPolicy):
-        match = spec.match
-        for entry in match.any or match.all:
-            for kind in entry.resources.kinds or ("*",):
-                yield _kind_need(_REMOVED, "", kind)
-    elif isinstance(document, DeletingPolicy):
-        yield from _of_constraints(_REMOVED, spec.match_constraints)
-    elif isinstance(document, MutatingPolicy):
-        evaluation = spec.evaluation
-        existing = evaluation.mutate_existing if evaluation else None
-        if existing is not None and existing.enabled:
-            targets = spec.target_match_constraints or spec.match_constraints
-            yield from _of_constraints(_CHANGED, targets)
-    elif isinstance(document, GeneratingPolicy):
-        yield from _of_generating(spec)
+    yield from _OF_SPEC.get(type(spec), lambda _spec: ())(spec)
 
 
 def _of_record(record: msgspec.Struct) -> Iterator[Need]:
@@ -238,6 +224,24 @@ def _of_constraints(
                     yield Need(verbs, version, plural=plural, subresource=subresource)
 
 
+def _of_cleanup(spec: Any) -> Iterator[Need]:
+    match = spec.match
+    for entry in match.any or match.all:
+        for kind in entry.resources.kinds or ("*",):
+            yield _kind_need(_REMOVED, "", kind)
+
+
+def _of_deleting(spec: Any) -> Iterator[Need]:
+    yield from _of_constraints(_REMOVED, spec.match_constraints)
+
+
+def _of_mutating(spec: Any) -> Iterator[Need]:
+    existing = spec.evaluation.mutate_existing if spec.evaluation else None
+    if existing is not None and existing.enabled:
+        targets = spec.target_match_constraints or spec.match_constraints
+        yield from _of_constraints(_CHANGED, targets)
+
+
 def _of_generating(spec: Any) -> Iterator[Need]:
     synchronize = spec.evaluation.synchronize if spec.evaluation else None
     is_synchronized = synchronize is not None and synchronize.enabled
@@ -247,6 +251,15 @@ def _of_generating(spec: Any) -> Iterator[Need]:
             yield EVERYTHING
         else:
             yield from _of_template(verbs, generation.template)
+
+
+_OF_SPEC: Final[Mapping[type, Callable[[Any], Iterable[Need]]]] = {
+    CleanupSpec: _of_cleanup,
+    DeletingPolicySpec: _of_deleting,
+    MutatingPolicySpec: _of_mutating,
+    GeneratingPolicySpec: _of_generating,
+}
+"""What the kinds do that work on objects outside of a review."""
 
 
 def _of_template(verbs: tuple[str, ...], template: Template) -> Iterator[Need]:

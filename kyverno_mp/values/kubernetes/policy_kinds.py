@@ -212,6 +212,10 @@ ROW_OF: Final[Mapping[str, PolicyKind]] = {
 CEL_POLICY_KINDS: Final = tuple(row for row in POLICY_KINDS if row.is_in_cel)
 REVIEWED_CEL_KINDS: Final = tuple(row for row in CEL_POLICY_KINDS if row.segment)
 """Those that reviews evaluate; a pool reads the others itself."""
+OF_TYPE: Final[Mapping[str, PolicyKind]] = {
+    row.rule_type: row for row in reversed(REVIEWED_CEL_KINDS)
+}
+"""The first kind in CEL for results of each type, in which rules can be rewritten."""
 OF_PAYLOADS: Final = tuple(row for row in CEL_POLICY_KINDS if row.judges_payloads)
 """Those that judge JSON payloads, in one of their modes."""
 CEL_SEGMENTS: Final = tuple(row.segment for row in REVIEWED_CEL_KINDS)
@@ -219,6 +223,8 @@ SEGMENT_OF: Final[Mapping[str, str]] = {
     name: row.segment for row in REVIEWED_CEL_KINDS for name in row.names
 }
 """The segment of each kind in CEL."""
+WITH_RULES: Final = CLUSTER_POLICY
+"""The kind of policies of rules, which have a type of results each."""
 OF_AUTHORIZERS: Final = VALIDATING_POLICY
 """The kind of policies that authorize requests of proxies, in some of its modes."""
 KIND_OF: Final[Mapping[str, PolicyKind]] = {

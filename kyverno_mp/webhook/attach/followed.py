@@ -1,7 +1,8 @@
 """Follow one kind of policies in the snapshot: its newest generation and its planner.
 
 Room: webhook. Takes: the snapshot's files, a function that links a segment. Gives:
-SnapshotFiles, FollowedPolicies. Next: kinds, webhook/start.py.
+SnapshotFiles, FollowedPolicies, ``link``, which links a kind in CEL. Next:
+program/cel_sources.py (what differs between the kinds), webhook/start.py.
 May touch: maps files of the runtime folder.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
 """
@@ -13,10 +14,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.program.cel_sources import EXECUTED, PlanContext, cel_source
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import PolicyKind
 from kyverno_mp.webhook.attach.ahead import LinkingAhead, Source
 
 T = TypeVar("T")
@@ -66,6 +70,18 @@ class Linked(Generic[PlannerT]):
     sources: tuple[Source, ...]
     """The parts that are linked before reviews use them, in this order."""
     planner: PlannerT
+
+
+def link(
+    kind: PolicyKind, context: PlanContext, segment: Segment, knows: Knows
+) -> Linked[Any]:
+    """Link a generation of a kind in CEL; ``knows``: as for FollowedPolicies."""
+    executed = EXECUTED[kind]
+    policies = CelSegment(segment, executed.record)
+    source = cel_source(executed.linked, context.engine, policies, policies.record)
+    planner = executed.planner(context, source, knows)
+    sources = (source, planner) if executed.has_groups else (source,)
+    return Linked(policies, sources, planner)
 
 
 class FollowedPolicies(Generic[PlannerT]):

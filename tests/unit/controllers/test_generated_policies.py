@@ -13,9 +13,7 @@ from kyverno_mp.controllers.admission_policies.from_cel_policy import (
     from_mutating_policy,
     from_validating_policy,
 )
-from kyverno_mp.controllers.admission_policies.from_cluster_policy import (
-    from_cluster_policy,
-)
+from kyverno_mp.controllers.admission_policies.from_cluster_policy import from_rules
 from kyverno_mp.controllers.admission_policies.generated import Generated
 from kyverno_mp.controllers.admission_policies.plans import Plans
 from kyverno_mp.kube.discovery import Directory
@@ -122,7 +120,7 @@ def rule(group: str, *resources: str, operations: Json = ALL, **more: Json) -> J
 
 
 def made(policy: ClusterPolicy, *exceptions: PolicyException) -> Generated:
-    return from_cluster_policy(policy, exceptions, DIRECTORY)
+    return from_rules(policy, exceptions, DIRECTORY)
 
 
 def constraints(policy: ClusterPolicy, *exceptions: PolicyException) -> Json:

@@ -8,7 +8,7 @@ import pytest
 from kyverno_mp.egress.kinds import directory_of
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import core
-from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
+from kyverno_mp.leader.cluster import LiveClusterData, LivePolicies
 from kyverno_mp.leader.cluster_data import PAIRS_OF
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.policy_store import PolicyStore
@@ -38,7 +38,7 @@ def api() -> Iterator[FakeApi]:
 
 def test_policies_are_created_and_deleted(api: FakeApi) -> None:
     api.put(f"{POLICIES}/one", **POLICY)
-    source = ClusterPolicies(api.client())
+    source = LivePolicies(api.client())
     for informer in source.informers:
         informer.start()
     try:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.kube.cache import Informer
-from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.cluster import LivePolicies
 from kyverno_mp.leader.documents.source_room import SourceRoom
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.folder import Changes
@@ -275,7 +275,7 @@ def test_documents_without_room_return_when_there_is_room(api: FakeApi) -> None:
         for number in range(3):
             api.put(f"{GROUP}/namespaces/bad{team}/policies/p{number}", **big)
     minutes = itertools.count(0.0, 60.0)
-    source = ClusterPolicies(
+    source = LivePolicies(
         api.client(), room=SourceRoom(130 * KIB), monotonic_s=minutes.__next__
     )
     store = PolicyStore(lambda _: True)

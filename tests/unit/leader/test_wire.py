@@ -18,7 +18,7 @@ from kyverno_mp.controllers.replicas import NAME as REPLICAS
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.lease import Election, Terms
-from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.cluster import LivePolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
@@ -99,7 +99,7 @@ class Leader:
         self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
         client, settings = api.client(), settings or Settings()
         self.objects = Objects(client)
-        self.policies = ClusterPolicies(client)
+        self.policies = LivePolicies(client)
         self.configuration = ClusterConfiguration(client, settings)
         self.context = ClusterGlobalContext(client, refuse, 256)
         terms = Terms(namespace="kyverno", name="kyverno", identity="one")

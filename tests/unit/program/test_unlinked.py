@@ -20,6 +20,7 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.limits import RELINKING_PAUSE_NS, RELINKING_PAUSE_NS_MAX
 from kyverno_mp.program.bodies import deny
 from kyverno_mp.program.cel_policies import generating_plan
+from kyverno_mp.program.cel_sources import PlanContext
 from kyverno_mp.program.context import cel_scope
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.images import rule as images_rule
@@ -34,8 +35,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     VALIDATING_POLICY,
     PolicyKind,
 )
-from kyverno_mp.webhook.attach.followed import Linked
-from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
+from kyverno_mp.webhook.attach.followed import Linked, link
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
@@ -184,9 +184,7 @@ class CelServer:
             Clock(now=lambda: datetime.now(UTC), monotonic_ns=clock),
         )
         segment = Segment.from_bytes(content, name)
-        self.link = partial(
-            LINKS[kind], LinkContext(engine), segment, lambda _key: True
-        )
+        self.link = partial(link, kind, PlanContext(engine), segment, lambda _key: True)
         self.linked: Linked[Any] = self.link()
         self.records, self.triggers = Recorded(), Triggers()
         self._service = Service(

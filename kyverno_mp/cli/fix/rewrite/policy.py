@@ -31,20 +31,18 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     negated,
 )
 from kyverno_mp.compiler.autogen.rules import expand
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS
+from kyverno_mp.values.kubernetes.policy_kinds import OF_TYPE
 
 _RESOURCE_OF: Final = "object.?metadata.hasValue() ? object : oldObject"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
 _PODS: Final = "pods"
 _PREFIXES: Final = ("autogen", "autogen-cronjob")
 _NAME_MAX: Final = 63
-_KIND_OF: Final = {row.rule_type: row.name for row in CEL_POLICY_KINDS}
-"""The kind in CEL for the rules of each type."""
 
 
-def documents_of(policy: ClusterPolicy) -> list[tuple[ClusterPolicy, Json]]:
+def documents_of(policy: AnyPolicy) -> list[tuple[AnyPolicy, Json]]:
     """Return the policies that replace a ClusterPolicy. Raises: NotRewritten.
 
     Each with the ClusterPolicy of the rules that it replaces.
@@ -67,7 +65,7 @@ def documents_of(policy: ClusterPolicy) -> list[tuple[ClusterPolicy, Json]]:
     return found
 
 
-def _validating(policy: ClusterPolicy) -> Json:
+def _validating(policy: AnyPolicy) -> Json:
     spec = policy.spec
     actions = {_action_of(policy, rule) for rule in spec.rules}
     if len(actions) > 1:
@@ -88,7 +86,7 @@ def _validating(policy: ClusterPolicy) -> Json:
     }
 
 
-def _mutating(policy: ClusterPolicy) -> Json:
+def _mutating(policy: AnyPolicy) -> Json:
     changes = [change for copies in _copies(policy) for change in changes_of(copies)]
     conditions, own = _conditions_of(changes)
     return {
@@ -101,7 +99,7 @@ def _mutating(policy: ClusterPolicy) -> Json:
     }
 
 
-def _generating(policy: ClusterPolicy) -> Json:
+def _generating(policy: AnyPolicy) -> Json:
     changes = [change for copies in _copies(policy) for change in calls_of(copies)]
     conditions, own = _conditions_of(changes)
     calls = [
@@ -124,7 +122,7 @@ _WRITERS: Final = {
 """The type of rules -> the function that writes the spec of their policy."""
 
 
-def _common(policy: ClusterPolicy, **evaluation: Json) -> Json:
+def _common(policy: AnyPolicy, **evaluation: Json) -> Json:
     """Return what a policy with a failurePolicy and autogen begins with."""
     return {
         "failurePolicy": policy.spec.failure_policy or "Fail",
@@ -133,7 +131,7 @@ def _common(policy: ClusterPolicy, **evaluation: Json) -> Json:
     }
 
 
-def _evaluation_of(policy: ClusterPolicy) -> Json:
+def _evaluation_of(policy: AnyPolicy) -> Json:
     """Return ``evaluation`` of a policy whose rules generate. Raises: NotRewritten."""
     spec = policy.spec
     if spec.use_server_side_apply:
@@ -171,7 +169,7 @@ def _conditions_of(changes: Sequence[Change]) -> tuple[list[Json], list[str]]:
     return conditions, ["true" if is_shared else all_of(one) for one in guards]
 
 
-def _document(policy: ClusterPolicy, rule_type: str, spec: Json) -> Json:
+def _document(policy: AnyPolicy, rule_type: str, spec: Json) -> Json:
     """Return the document, without the empty fields of the spec."""
     timeout = _timeout_of(policy)
     if timeout:
@@ -189,13 +187,13 @@ def _document(policy: ClusterPolicy, rule_type: str, spec: Json) -> Json:
         metadata["annotations"] = kept
     return {
         "apiVersion": "policies.kyverno.io/v1",
-        "kind": _KIND_OF[rule_type],
+        "kind": OF_TYPE[rule_type].name,
         "metadata": metadata,
         "spec": spec,
     }
 
 
-def resources_of(policy: ClusterPolicy) -> set[Resource]:
+def resources_of(policy: AnyPolicy) -> set[Resource]:
     """Return the resources that a policy matches. Raises: NotRewritten."""
     of_rules: list[Check | Change] = []
     for copies in _copies(policy):
@@ -208,7 +206,7 @@ def resources_of(policy: ClusterPolicy) -> set[Resource]:
     return {resource for one in of_rules for resource in one.matched.resources}
 
 
-def _copies(policy: ClusterPolicy) -> list[list[Rule]]:
+def _copies(policy: AnyPolicy) -> list[list[Rule]]:
     """Return each rule with its copies for controllers and CronJobs."""
     rules = expand(policy)
     generated = {rule.name: rule for rule in rules}
@@ -220,7 +218,7 @@ def _copies(policy: ClusterPolicy) -> list[list[Rule]]:
     return [*found, *([rule] for rule in generated.values())]
 
 
-def _refuse_spec(policy: ClusterPolicy) -> None:
+def _refuse_spec(policy: AnyPolicy) -> None:
     spec = policy.spec
     webhook = spec.webhook_configuration
     for is_given, what in (
@@ -238,13 +236,13 @@ def _refuse_spec(policy: ClusterPolicy) -> None:
             raise NotRewritten(what)
 
 
-def _timeout_of(policy: ClusterPolicy) -> int:
+def _timeout_of(policy: AnyPolicy) -> int:
     webhook = policy.spec.webhook_configuration
     own = webhook.timeout_seconds if webhook is not None else None
     return own or policy.spec.webhook_timeout_seconds or 0
 
 
-def _action_of(policy: ClusterPolicy, rule: Rule) -> str:
+def _action_of(policy: AnyPolicy, rule: Rule) -> str:
     own = rule.validate.failure_action if rule.validate is not None else None
     return (own or policy.spec.validation_failure_action).capitalize()
 

@@ -10,7 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,15 +21,9 @@ from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.kinds import row_of
-from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
-from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, decode_cel_policy
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    CelPolicyException,
-    decode_validating_policy,
-)
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import decode_cel_document
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
+from kyverno_mp.program.cel_sources import EXECUTED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.generate.generation import (
     evaluate_generations,
@@ -40,10 +34,9 @@ from kyverno_mp.program.mutation import link_mutations, mutate_request
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, RuleResult
-from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY, rule_type_of
+from kyverno_mp.values.kubernetes.policy_kinds import OF_TYPE
 
 _DENIED: Final = frozenset({FAIL, ERROR})
 _MANAGED: Final = "app.kubernetes.io/managed-by"
@@ -65,7 +58,7 @@ class Difference(NamedTuple):
     request: str
     before: str
     after: str
-    kind: str = VALIDATING_POLICY.name
+    kind: str = OF_TYPE["validate"].name
 
 
 class _NoLabels:
@@ -79,7 +72,7 @@ class _NoLabels:
 class Pair:
     """Both policies, linked for evaluation."""
 
-    def __init__(self, before: ClusterPolicy, after: Json) -> None:
+    def __init__(self, before: AnyPolicy, after: Json) -> None:
         self._cluster = GeneratedCluster(before.spec.rules)
         self._engine = Engine(
             _data_of(self._cluster),
@@ -90,22 +83,18 @@ class Pair:
         self._ignores = before.spec.failure_policy == "Ignore"
         self._kind = str(after["kind"])
         compiled = compile_policy(before)
-        self._after: LinkedValidatingPolicy | LinkedMutatingPolicy | None = None
+        row = row_of(self._kind)
+        self._type = row.kind.rule_type
+        self._after: Any = None
         self._generates: Callable[[Facts], list[Json]] | None = None
         self._before = link_policy(compiled)
         self._mutations = link_mutations(compiled)
         self._generations = link_generations(compiled)
-        if rule_type_of(self._kind) == "generate":
-            generating = decode_cel_policy(after)
-            self._generates = generator_of(row_of(self._kind).compile(generating, ()))
-        elif rule_type_of(self._kind) == "mutate":
-            mutating = decode_cel_policy(after)
-            assert isinstance(mutating, MutatingPolicy)
-            self._after = LinkedMutatingPolicy(compile_mutating_policy(mutating))
+        compiled_after = row.compile(decode_cel_document(after), ())
+        if self._type == "generate":
+            self._generates = generator_of(compiled_after)
         else:
-            validating = decode_validating_policy(after)
-            assert not isinstance(validating, CelPolicyException)
-            self._after = LinkedValidatingPolicy(compile_validating_policy(validating))
+            self._after = EXECUTED[row.kind].linked(compiled_after)
 
     def differences(self, reviews: Iterable[tuple[str, bytes]]) -> Iterator[Difference]:
         """Yield the requests that one policy denies and the other allows.
@@ -118,7 +107,7 @@ class Pair:
         for number, (shown, body) in enumerate(reviews):
             request = decode(body)
             self._cluster.turn(number, request)
-            if isinstance(self._after, LinkedMutatingPolicy):
+            if self._type == "mutate":
                 before, old_object = self._mutated(request)
                 after, new_object = self._mutated_after(request)
             elif self._generates is not None:
@@ -144,9 +133,8 @@ class Pair:
 
     def verdicts(self, request: Request) -> tuple[str, str]:
         """Return the reason of each policy's denial, "" if it allows the request."""
-        if isinstance(self._after, LinkedMutatingPolicy):
+        if self._type == "mutate":
             return self._mutated(request)[0], self._mutated_after(request)[0]
-        assert isinstance(self._after, LinkedValidatingPolicy)
         context = self._engine.open(request)
         response = self._engine.explain(self._before, context)
         found = self._after.evaluate(self._facts(request), ReviewShared(request))
@@ -182,10 +170,9 @@ class Pair:
         return done.refusal, changed
 
     def _mutated_after(self, request: Request) -> tuple[str, Json]:
-        """Return the MutatingPolicy's denial and object."""
+        """Return the policy's denial and object."""
         if request.operation == "DELETE":
             return "", None
-        assert isinstance(self._after, LinkedMutatingPolicy)
         changed: Json = request.object
         errors = []
         for one in self._after.evaluate(self._facts(request), ReviewShared(request)):

@@ -6,14 +6,13 @@ Source: docs/differences.md (corrected); docs/behaviour/cel 5, 7.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.compiler.autogen.cel import copied_constraints
 from kyverno_mp.compiler.autogen.mutating import moved
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.syntax.lex import Token, tokenize
-from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyCelDocument
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.values.jsonvalue import Json
@@ -61,8 +60,8 @@ def cel_concerns(document: AnyOfCel) -> Iterator[Concern]:
     if rule_type == "verifyImages" and "object" in absent:
         message = "on DELETE, the images of oldObject are verified; 1.18 finds none"
         yield Concern(ABSENT_OBJECT, "spec.matchConstraints", "", message, "note")
-    if isinstance(document, MutatingPolicy):
-        yield from _copies(document)
+    if mutates:
+        yield from _copies(document.spec)
 
 
 def _absent(document: AnyOfCel) -> set[str]:
@@ -117,9 +116,8 @@ def _uses(tokens: Sequence[Token], name: str, is_mutating: bool) -> bool:  # noq
     return False
 
 
-def _copies(document: MutatingPolicy) -> Iterator[Concern]:
+def _copies(spec: Any) -> Iterator[Concern]:
     """Yield the expressions whose autogen copies differ from those of 1.18."""
-    spec = document.spec
     controllers = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         controllers = spec.autogen.pod_controllers.controllers
@@ -130,7 +128,7 @@ def _copies(document: MutatingPolicy) -> Iterator[Concern]:
         )
         if constraints is not None and prefix
     ]
-    for expression, path, was_kept in _copied(document):
+    for expression, path, was_kept in _copied(spec):
         for prefix in prefixes:
             before = expression if was_kept else _by_text(expression, prefix)
             if _values(before) != _values(moved(expression, prefix.split("."))):
@@ -139,9 +137,8 @@ def _copies(document: MutatingPolicy) -> Iterator[Concern]:
                 break
 
 
-def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
+def _copied(spec: Any) -> Iterator[tuple[str, str, bool]]:
     """Yield (expression, path, whether 1.18 keeps it) of what copies change."""
-    spec = document.spec
     for index, named in enumerate(spec.match_conditions):
         yield named.expression, f"spec.matchConditions[{index}].expression", False
     for index, named in enumerate(spec.variables):

@@ -12,8 +12,7 @@ changed copy, so a variable that holds an answer stays as it is.
 
 from typing import Final
 
-from kyverno_mp.expr.cel.authz.messages import Message, Schema
-from kyverno_mp.expr.cel.authz.verdict import Verdict
+from kyverno_mp.expr.cel.authz.messages import Message, Schema, Verdict
 from kyverno_mp.expr.cel.library import Declaration, Implementation, function, member
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value, text_bytes
 

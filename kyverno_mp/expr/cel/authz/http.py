@@ -10,8 +10,7 @@ from typing import Final
 
 from kyverno_mp.expr.cel.authz import mcp
 from kyverno_mp.expr.cel.authz.message_json import from_go
-from kyverno_mp.expr.cel.authz.messages import Message, Schema
-from kyverno_mp.expr.cel.authz.verdict import Verdict
+from kyverno_mp.expr.cel.authz.messages import Message, Schema, Verdict
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value, text_bytes
 from kyverno_mp.values.jsonvalue import Json

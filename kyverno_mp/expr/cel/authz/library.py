@@ -10,8 +10,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kyverno_mp.expr.cel.authz import envoy, http, mcp, tokens
-from kyverno_mp.expr.cel.authz.messages import Message, Schema
-from kyverno_mp.expr.cel.authz.verdict import Verdict
+from kyverno_mp.expr.cel.authz.messages import Message, Schema, Verdict
 from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.functions import encoders, mathematics
 from kyverno_mp.expr.cel.functions.kyverno import images, resources, services

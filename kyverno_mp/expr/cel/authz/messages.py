@@ -1,6 +1,6 @@
 """Define messages: values with typed fields, such as the requests of authorization.
 
-Room: expr. Takes: tables of fields. Gives: Message, MessageType, Schema. Next:
+Room: expr. Takes: tables of fields. Gives: Message, MessageType, Schema, Verdict. Next:
 message_json.py; the tables are in envoy.py and http.py.
 Source: cel-go common/types/{object,provider}.go and ext/native.go; the protobuf
 language guide (proto3: field presence, oneof).
@@ -304,3 +304,10 @@ def _check_range(item: str, value: Value) -> None:
 
 def _mismatch(expected: str, value: Value) -> CelFailed:
     return CelFailed(f"type conversion error from '{type_name(value)}' to '{expected}'")
+
+
+class Verdict(NamedTuple):
+    """Whether the proxy lets the request through, and the command line's message."""
+
+    is_allowed: bool
+    message: str

@@ -25,6 +25,7 @@ from kyverno_mp.expr.cel.nodes import (
 )
 from kyverno_mp.expr.cel.syntax.lex import Token, syntax_error, together, tokenize
 from kyverno_mp.expr.cel.syntax.macros import expand_call
+from kyverno_mp.expr.cel.syntax.names import qualified_name
 from kyverno_mp.expr.cel.values import INT_MIN
 from kyverno_mp.limits import (
     CEL_NESTING_MAX,
@@ -335,7 +336,7 @@ class _Parser:
                 name = "_[_]" if token.kind == "[" else "_[?_]"
                 node = Call(name, None, (node, index), token.at)
             elif token.kind == "{":
-                name = _dotted(node)
+                name = qualified_name(node)
                 if not name:
                     return node
                 self._position += 1
@@ -502,17 +503,6 @@ class _Parser:
         printed = "<EOF>" if token.kind == "end" else self._source(self._position)
         message = f"Syntax error: mismatched input '{printed}' expecting {_IN_STRUCT}"
         return syntax_error(message, self._text, token.at)
-
-
-def _dotted(node: Node) -> str:
-    """Return ``a.b.c`` for plain selections on a name; "" for other nodes."""
-    parts = []
-    while type(node) is Select and not (node.test or node.optional):
-        parts.append(node.field)
-        node = node.operand
-    if type(node) is not Ident:
-        return ""
-    return ".".join([node.name, *reversed(parts)])
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -14,7 +14,7 @@ import pytest
 from falcon import testing
 
 from kyverno_mp.errors import SnapshotUnusable
-from kyverno_mp.webhook.attach.kinds import LINKS
+from kyverno_mp.program.cel_sources import EXECUTED
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -143,7 +143,7 @@ def test_policies_decide(row: Row) -> None:
     named = "/".join(one for one in parts if one in ("p", "q", "ns"))
     assert route.policy_key == named
     none: Any = Unloaded()
-    handlers = handlers_of(none, none, dict.fromkeys(LINKS, lambda: None))
+    handlers = handlers_of(none, none, dict.fromkeys(EXECUTED, lambda: None))
     dependencies = Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns)
     with pytest.raises(HttpError) as caught:
         Service(dependencies, handlers).answer(route, b"timeout=10s", body())

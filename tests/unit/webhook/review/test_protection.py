@@ -6,7 +6,7 @@ import pytest
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.program.matching.filters import UserExclusions
-from kyverno_mp.webhook.review.exclusions import Exclusions
+from kyverno_mp.webhook.configured import Exclusions
 from kyverno_mp.webhook.review.protection import REFUSAL, Protection
 from tests.unit.webhook.review.test_service import Bench
 

@@ -21,9 +21,9 @@ from kyverno_mp.program.matching.filters import UserExclusions
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.configured import Exclusions
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.review.dependencies import Dependencies
-from kyverno_mp.webhook.review.exclusions import Exclusions
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Service
