@@ -336,6 +336,7 @@ class Election:
         lease["metadata"]["annotations"] = {**annotations, HOLDER: terms.identity}
         renewed = {**lease, "spec": self._renewed(spec, holder)}
         self._written = self._objects.replace(LEASES, renewed)
+        self._foreign = ""
         return True
 
     def _foreign_of(self, lease: Json) -> str:

@@ -6,6 +6,7 @@ rules generated, every report or every due deletion; or a call that cannot succe
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +33,12 @@ _WRITTEN: Final = {
     "configmaps": "/api/v1/configmaps",
     "policyreports": "/apis/wgpolicyk8s.io/v1alpha2/policyreports",
 }
+_CLEANUP: Final = {
+    "cleanuppolicies": "namespaces/default/",
+    "clustercleanuppolicies": "",
+}
+"""Each of these policies runs every two seconds, and its status has the last run."""
+_RUN_S: Final = 2
 _SHARED: Final = frozenset({"leases", "ephemeralreports", "policyreports"})
 """Several replicas write them, or several threads of one; versions protect them."""
 _READS: Final = frozenset({"get", "list", "watch"})
@@ -120,6 +127,15 @@ class Generated:
                     stored[key] = metadata["resourceVersion"]
         return stored
 
+    def runs(self) -> dict[str, datetime]:
+        """Return the last run of each clean-up policy, by resource."""
+        runs = {}
+        for resource, namespace in _CLEANUP.items():
+            path = f"/apis/kyverno.io/v2/{namespace}{resource}/{self._living.name}"
+            status = self._space.api.get(path)["status"]
+            runs[resource] = datetime.fromisoformat(status["lastExecutionTime"])
+        return runs
+
     def remove(self) -> None:
         self._living.remove()
 
@@ -152,6 +168,7 @@ def test_the_next_holder_writes_nothing_again(
 ) -> None:
     """Every write is for the probe; the other objects and reports stay as they are."""
     before = generated.stored()
+    runs = generated.runs()
     plane.audit.mark()
     for holder in _holders(installed):
         how(installed, holder)
@@ -159,6 +176,10 @@ def test_the_next_holder_writes_nothing_again(
     _holders(installed)
     generated.settle()
     after = generated.stored()
+    passed_s = {
+        resource: (last - runs[resource]).total_seconds()
+        for resource, last in generated.runs().items()
+    }
     calls = [call for call in plane.audit.asked() if ":kyverno:" in call.user]
     counts = Counter(
         (call.user.rpartition(":")[2], call.verb, call.resource, call.code)
@@ -171,6 +192,11 @@ def test_the_next_holder_writes_nothing_again(
     assert [call for call in calls if call.code == 403] == []
     assert [call for call in calls if call.code == 409 and not _is_race(call)] == []
     assert [call for call in calls if call.resource == _REVIEWS] == []
+    for resource, seconds in passed_s.items():
+        writes = counts[POOLS[1], "update", f"{resource}/status", 200]
+        # A run that deletes is claimed before, and resumed if its holder died.
+        deleted = sum(call.verb == "delete" and POOLS[1] in call.user for call in calls)
+        assert writes <= seconds / _RUN_S + deleted + 2, resource
     assert set(posted.values()) == {1}
     assert not posted.keys() & {key[1:] for key in before}
 

@@ -372,6 +372,9 @@ def test_our_replicas_are_not_foreign_to_one_another(
     watching.pass_s(30)
     assert any(one.holds() for one in watching.elections.values())
     assert [one.foreign_holder for one in watching.elections.values()] == [""] * 3
+    watching.clock.at_s += 60
+    assert not any(one.holds() for one in watching.elections.values())
+    assert [one.foreign_holder for one in watching.elections.values()] == [""] * 3
 
 
 def test_failed_renewal_is_repeated_before_the_lease_ends(api: FakeApi) -> None:
