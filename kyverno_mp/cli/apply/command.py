@@ -91,7 +91,7 @@ def run(options: Options, arguments: Sequence[str] = ()) -> int:
     with warnings_kept() as warnings:
         if options.shard:
             return _run_shard(options, arguments, warnings)
-        code = _run(options, _run_in)
+        code = _run(options, _run_far if options.distribute else _run_in)
     if not code:
         refuse_warnings(len(warnings), as_errors=options.warnings_as_errors)
     return code
@@ -184,6 +184,18 @@ def _run_in(prepared: Prepared) -> int:
     return finish(located, counts, _remainder(prepared, options), options)
 
 
+def _run_far(prepared: Prepared) -> int:
+    """Let a cluster evaluate the objects, and end the run."""
+    options = prepared.work.options
+    try:
+        from kyverno_mp.cli.apply.fleet import evaluate_far
+    except ImportError as error:
+        message = f"--distribute needs the extra fleet: kyverno-mp[fleet] ({error})"
+        raise CommandFailed(message) from error
+    located, counts = evaluate_far(prepared.work, prepared.scene.resources)
+    return finish(located, counts, _remainder(prepared, options), options)
+
+
 def _remainder(prepared: Prepared, options: Options) -> Remainder:
     policies, compiled = prepared.policies, prepared.compiled
     lines: list[str] = []
@@ -253,7 +265,7 @@ def _given(options: Options, unread: list[str]) -> Iterator[Given]:
         from kyverno_mp.cli.cluster.dump import kept, part_of  # only for shards
 
         sources = texts(options.resources, echo=echo, unread=unread)
-        with kept(sources, part_of(options.shard)) as given:
+        with kept(sources, part_of(options.shard or "1/1")) as given:
             yield given
         return
     locations: list[Location] = []
@@ -378,7 +390,7 @@ def _banner(
 def called(policies: tuple[str, ...], **flags: object) -> int:
     """Run the command with the flags that click parsed."""
     options = options_of(policies, **flags)
-    if options.shard or not options.watch:
+    if options.is_split or not options.watch:
         return run(options, arguments_of(click.get_current_context()))
     from kyverno_mp.cli.watch import watch  # only for --watch
 

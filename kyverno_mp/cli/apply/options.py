@@ -65,6 +65,7 @@ class Options(msgspec.Struct):
     output: str = ""
     jobs: int = 0
     shard: str = ""
+    distribute: str = ""
     watch: bool = False
     base: str = ""
     head: str = ""
@@ -82,7 +83,7 @@ class Options(msgspec.Struct):
     @property
     def is_split(self) -> bool:
         """Return whether the objects are one part of a dump, or are sent in parts."""
-        return bool(self.shard)
+        return bool(self.shard or self.distribute)
 
     @property
     def is_quiet(self) -> bool:
@@ -176,11 +177,18 @@ def _check_split(options: Options) -> None:
         "--http-payload": (options.http_payloads, _NO_OBJECTS),
         "--envoy-payload": (options.envoy_payloads, _NO_OBJECTS),
         "--output": (options.output, "the shards do not write the objects"),
+        "--image-layout": (
+            options.distribute and options.image_layout,
+            "the workers do not have the folder",
+        ),
         "--watch": (options.watch, "a shard is one run"),
     }
     for flag, (value, reason) in reasons.items():
         if value:
-            raise CommandFailed(f"--shard and {flag}: {reason}")
+            name = "--shard" if options.shard else "--distribute"
+            raise CommandFailed(f"{name} and {flag}: {reason}")
+    if options.shard and options.distribute:
+        raise CommandFailed("--shard and --distribute: a cluster makes the shards")
 
 
 def arguments_of(context: click.Context) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ what one run prints.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ from kyverno_mp import __version__
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.finish import Remainder
+from kyverno_mp.cli.apply.given import Given
 from kyverno_mp.cli.apply.rounds import evaluate_all, shown_of
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.work import Work
@@ -235,7 +236,17 @@ def write_shard(
     )
 
 
-def write_rows(writer: Writer, evaluator: Evaluator, work: Work, kept: Kept) -> Counts:
+class Numbered(Given, Protocol):
+    """Objects of a part of the input."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """For each object, how many objects precede it in the whole input."""
+
+
+def write_rows(
+    writer: Writer, evaluator: Evaluator, work: Work, kept: Numbered
+) -> Counts:
     """Evaluate the objects, write their rows, and return the counts."""
     counts, options = Counts(), work.options
     rounds = evaluate_all(evaluator, work, kept, options)

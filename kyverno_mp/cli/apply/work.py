@@ -1,12 +1,12 @@
 """Everything that an evaluation needs except its objects.
 
-Room: cli. Takes: compiled policies and the data of a run. Gives: Work, its hash, and an
-Evaluator. Next: evaluate, rounds.
+Room: cli. Takes: compiled policies and the data of a run. Gives: Work, its bytes and
+hash, and an Evaluator. Next: evaluate, rounds.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -17,6 +17,7 @@ from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.output import needs_messages
 from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
 from kyverno_mp.cli.apply.stages.cel_policies import CelInput
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
@@ -81,6 +82,12 @@ class Work(msgspec.Struct, kw_only=True):
             with_messages=needs_messages(options),
         )
 
+    def encode(self) -> bytes:
+        """Return the bytes that ``decode`` reads in a process of the same version."""
+        others = [(type(ir).__name__, ir) for ir in self.others]
+        plain = msgspec.structs.replace(self, others=others)
+        return msgspec.msgpack.encode((__version__, plain))
+
     def run(self) -> str:
         """Return the hash of all inputs except the objects, equal for all shards."""
         where = {
@@ -92,4 +99,25 @@ class Work(msgspec.Struct, kw_only=True):
         }
         options = msgspec.structs.replace(self.options, **where)
         plain = msgspec.structs.replace(self, options=options)
-        return hashlib.sha256(msgspec.msgpack.encode((__version__, plain))).hexdigest()
+        return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def decode(data: bytes) -> Work:
+    """Return the Work. Raises: CommandFailed if another version has encoded it."""
+    # Needed by workers of a cluster only.
+    from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+    from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
+    from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+    from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+
+    version, raw = msgspec.msgpack.decode(data, type=tuple[str, msgspec.Raw])
+    if version != __version__:
+        message = f"a worker has kyverno-mp {__version__}, this run {version}"
+        raise CommandFailed(message)
+    work = msgspec.msgpack.decode(raw, type=Work)
+    work.admission = msgspec.convert(work.admission, list[AdmissionPolicyIR])
+    work.validating = msgspec.convert(work.validating, list[ValidatingPolicyIR])
+    work.images = msgspec.convert(work.images, list[ImageValidatingPolicyIR])
+    types = {kind.__name__: kind for kind in get_args(AnyCelPolicyIR)}
+    work.others = [msgspec.convert(ir, types[name]) for name, ir in work.others]
+    return work

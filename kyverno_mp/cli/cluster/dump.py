@@ -62,6 +62,8 @@ class _Head(msgspec.Struct, rename="camel"):
     items: list[msgspec.Raw] | None = None
 
 
+PACKED_OBJECT = tuple[int, Location, bytes]
+"""The number of an object in the dump, its location, its msgpack."""
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _PACKED: Final = msgspec.msgpack.Encoder()
 _UNPACKED: Final = msgspec.msgpack.Decoder()
@@ -183,15 +185,25 @@ class Kept:
         """Return the number of objects of the part."""
         return len(self._starts)
 
+    def packed(self, positions: range) -> bytes:
+        """Return PACKED_OBJECTs as msgpack, for another process."""
+        return _PACKED.encode(
+            [
+                (self.numbers[at], self._locations[at], self._data(at))
+                for at in positions
+            ]
+        )
+
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object."""
+        raw: dict[str, Json] = _UNPACKED.decode(self._data(position))
+        return raw
+
+    def _data(self, position: int) -> bytes:
         secret = self._secrets.get(position)
         if secret is not None:
-            data = zlib.decompress(secret)
-        else:
-            data = self._spool.read(self._starts[position], self._lengths[position])
-        raw: dict[str, Json] = _UNPACKED.decode(data)
-        return raw
+            return zlib.decompress(secret)
+        return self._spool.read(self._starts[position], self._lengths[position])
 
     def exceptions(self) -> list[dict[str, Json]]:
         """Return the PolicyExceptions of all parts."""

@@ -165,6 +165,12 @@ _OPTIONS_OF_SOURCES: Final = (
         help="I/N: evaluate the I-th of N parts of the objects, and print records for"
         " the command merge.",
     ),
+    click.Option(
+        ["--distribute"],
+        **_TEXT,
+        help="dask://HOST:PORT or tls://HOST:PORT: a Dask cluster evaluates the objects"
+        " (extra fleet).",
+    ),
     click.Option(["--watch"], **_FLAG, help="Run again whenever a file changes."),
     click.Option(
         ["-o", "--output"],
