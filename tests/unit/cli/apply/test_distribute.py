@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cli.apply.test_shards import MORE_POLICIES
 from tests.unit.cli.conftest import LATEST_POLICY, Command
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -33,7 +34,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
+    every_kind = LATEST_POLICY + "---" + MORE_POLICIES
+    (tmp_path / "policy.yaml").write_text(every_kind)
     with (tmp_path / "dump.jsonl").open("w") as lines:
         for number in range(OBJECTS):
             image = "nginx:latest" if number % 3 == 0 else "nginx:1"
