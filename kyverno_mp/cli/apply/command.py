@@ -186,12 +186,9 @@ def _run_in(prepared: Prepared) -> int:
 
 def _run_far(prepared: Prepared) -> int:
     """Let a cluster evaluate the objects, and end the run."""
+    from kyverno_mp.cli.apply.fleet import evaluate_far  # only for --distribute
+
     options = prepared.work.options
-    try:
-        from kyverno_mp.cli.apply.fleet import evaluate_far
-    except ImportError as error:
-        message = f"--distribute needs the extra fleet: kyverno-mp[fleet] ({error})"
-        raise CommandFailed(message) from error
     located, counts = evaluate_far(prepared.work, prepared.scene.resources)
     return finish(located, counts, _remainder(prepared, options), options)
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from distributed import Client, KilledWorker, as_completed
 
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
@@ -61,6 +60,11 @@ def evaluate_far(
         )
         raise CommandFailed(message)
     try:
+        from distributed import Client, KilledWorker  # the extra fleet
+    except ImportError as error:
+        message = f"--distribute needs the extra fleet: kyverno-mp[fleet] ({error})"
+        raise CommandFailed(message) from error
+    try:
         with Client(f"{_SCHEMES[scheme]}://{place}", timeout=_CONNECT_S) as client:
             rows, counts = _collect(client, work.encode(), kept)
     except KilledWorker as error:
@@ -74,6 +78,8 @@ def evaluate_far(
 
 
 def _collect(client: Any, data: bytes, kept: Kept) -> tuple[list[Row], Counts]:
+    from distributed import as_completed
+
     # The scheduler can make this result again on another worker; what is scattered is
     # lost with its worker.
     snapshot = client.submit(bytes, data, pure=False)
