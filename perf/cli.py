@@ -2,6 +2,7 @@
 
     python perf/cli.py [--pods N] [--policies DIR] [--input json] [--check] [--json F]
     python perf/cli.py --beside KYVERNO    # Kyverno's binary, in turns
+    python perf/cli.py --shards 1 4 16     # the CPU time of all shards together
 
 The CPU time includes child processes, so that workers do not hide part of the cost. The
 target is 1.5 s for 1,000 Pods and 17 policies. The peak of memory is that of the
@@ -76,12 +77,18 @@ def pod(number: int) -> dict[str, object]:
 
 
 def write_pods(folder: Path, count: int, kind: str) -> Path:
-    """Write the Pods as YAML documents, or as one JSON List."""
+    """Write the Pods as YAML documents, as one JSON List, or as JSON lines."""
     # A hand-written serializer would be faster, but this time is not measured.
     import yaml
 
-    pods = [pod(number) for number in range(count)]
-    if kind == "json":
+    pods = [] if kind == "jsonl" else [pod(number) for number in range(count)]
+    if kind == "jsonl":
+        file = folder / "pods.jsonl"
+        with file.open("w") as lines:
+            # One by one: the peak of a child begins with that of this process.
+            for number in range(count):
+                lines.write(json.dumps(pod(number)) + "\n")
+    elif kind == "json":
         file = folder / "pods.json"
         whole = {"apiVersion": "v1", "kind": "List", "items": pods}
         file.write_text(json.dumps(whole))
@@ -142,16 +149,44 @@ def beside(binary: Path, base: list[str], env: dict[str, str], rounds: int) -> N
     )
 
 
+def in_shards(
+    base: list[str], count: int, numbers: list[int], env: dict[str, str]
+) -> None:
+    """Print the CPU time of all shards of a run together, for each number of shards.
+
+    A shard costs its start with the policies, the identities of all objects, and its
+    own objects; without the starts, what remains for each object should not grow.
+    """
+    *arguments, file = base
+    first = Path(file).with_name("first.jsonl")
+    first.write_text(json.dumps(pod(1)) + "\n")
+    start = measure("start", [*arguments, str(first), "--shard", "1/1"], env).cpu_s
+    whole = measure("one run", [*base, "--jobs", "1"], env)
+    print(f"one run: CPU {whole.cpu_s:.2f} s, peak {whole.peak_mib:.0f} MiB")
+    for of in numbers:
+        runs = [
+            measure(f"{number}/{of}", [*base, "--shard", f"{number}/{of}"], env)
+            for number in range(1, of + 1)
+        ]
+        cpu, peak = sum(run.cpu_s for run in runs), max(run.peak_mib for run in runs)
+        each = (cpu - of * start) / count * 1e6
+        print(
+            f"{of} shards: CPU {cpu:.2f} s, peak {peak:.0f} MiB, without {of} starts of"
+            f" {start:.2f} s {each:.0f} us an object"
+        )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the figures; return 1 with --check if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--policies", type=Path, default=_POLICIES)
-    parser.add_argument("--input", choices=["yaml", "json"], default="yaml")
+    parser.add_argument("--input", choices=["yaml", "json", "jsonl"], default="yaml")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--beside", type=Path, metavar="BINARY")
+    parser.add_argument("--shards", type=int, nargs="+", metavar="N")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         file = write_pods(Path(folder), args.pods, args.input)
@@ -164,6 +199,9 @@ def main(arguments: list[str] | None = None) -> int:
         }
         env = environment(Path(folder))
         measure("warm-up", base, env)
+        if args.shards:
+            in_shards(base, args.pods, args.shards, env)
+            return 0
         if args.beside:
             beside(args.beside, base, env, args.rounds)
             return 0

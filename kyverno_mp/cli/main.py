@@ -32,6 +32,7 @@ from kyverno_mp.settings.environ import TRACES, variables
 _ROOM = "kyverno_mp.cli."
 _COMMANDS = {
     "apply": ("commands.apply", "Applies policies to objects."),
+    "merge": ("commands.merge", "Prints the results of the shards of a run."),
     "test": ("commands.testing", "Runs the tests of kyverno-test.yaml files."),
     "lint": ("commands.lint", "Finds errors and likely mistakes in policies."),
     "explain": ("commands.explain", "Shows the rules computed from policies."),

@@ -15,7 +15,7 @@ from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.sources.compiled import Compiled, compile_all, compile_cel
 from kyverno_mp.cli.sources.exceptions import load_exceptions
 from kyverno_mp.cli.sources.policies import load_policies
-from kyverno_mp.cli.sources.resources import parse
+from kyverno_mp.cli.sources.resources import Text, parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
 from kyverno_mp.compiler.cel_kinds.index import encode_cel_policy
@@ -86,7 +86,7 @@ def test_apply_and_webhook_agree(case: Case, tmp_path: Path) -> None:
             for path in test.paths("resources")
             # A missing file is not an error of a test.
             if Path(path).is_file()
-            for raw in parse(Path(path).read_bytes(), path)
+            for raw in parse(Text(Path(path).read_bytes(), path))
         ]
         cluster_data = load_cluster_data(
             test.paths("clusterResources"), folder=test.folder

@@ -6,31 +6,33 @@ May touch: files named by the user, standard input and output, the clock.
 Source: docs/behaviour/cli 2, 3, 9-13.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
-from kyverno_mp.cli.apply.evaluate import Evaluator, Response
-from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
-from kyverno_mp.cli.apply.options import Options, check, echo_of, options_of
-from kyverno_mp.cli.apply.output import (
-    needs_messages,
-    needs_response,
-    print_errors,
-    print_invalid,
-    print_objects,
-    print_responses,
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.apply.finish import Remainder, finish
+from kyverno_mp.cli.apply.given import Given, Loaded
+from kyverno_mp.cli.apply.options import (
+    Options,
+    arguments_of,
+    check,
+    echo_of,
+    options_of,
 )
-from kyverno_mp.cli.apply.rounds import evaluate_all
+from kyverno_mp.cli.apply.output import print_invalid
+from kyverno_mp.cli.apply.rounds import evaluate_all, shown_of
 from kyverno_mp.cli.apply.scene import Scene
-from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
-from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
+from kyverno_mp.cli.apply.stages.cel_policies import Payload
+from kyverno_mp.cli.apply.work import Work
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.output.warned import refuse_warnings, warn, warnings_kept
@@ -54,43 +56,66 @@ from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.plurals import load_definitions, plurals_of
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.policy_set import PolicySet
-from kyverno_mp.cli.sources.resources import Location, load_resources
+from kyverno_mp.cli.sources.resources import (
+    GLOBAL_ENTRY,
+    Location,
+    load_resources,
+    texts,
+)
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.reading.decode import decode
-from kyverno_mp.program import result
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    CLEANUP_POLICY,
-    DELETING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-)
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import CheckRequest, ContextFile
 
-_LAST = {
-    name: position
-    for position, row in enumerate(
-        (IMAGE_VALIDATING_POLICY, DELETING_POLICY, CLEANUP_POLICY), 1
-    )
-    for name in row.names
-}
-_GLOBAL_ENTRY = "GlobalContextEntry"
+
+class Prepared(NamedTuple):
+    """A run before its first evaluation."""
+
+    work: Work
+    compiled: Compiled
+    policies: PolicySet
+    scene: Scene
+    requests: "Sequence[CheckRequest]"
 
 
-def run(options: Options) -> int:
-    """Run ``apply``, print the results, and return the exit code."""
+def run(options: Options, arguments: Sequence[str] = ()) -> int:
+    """Run ``apply``, print the results, and return the exit code.
+
+    ``arguments``: the flags as the user can repeat them, for the records of a shard.
+    """
     check(options)
     with warnings_kept() as warnings:
-        code = _run(options)
+        if options.shard:
+            return _run_shard(options, arguments, warnings)
+        code = _run(options, _run_far if options.distribute else _run_in)
     if not code:
         refuse_warnings(len(warnings), as_errors=options.warnings_as_errors)
     return code
 
 
-def _run(options: Options) -> int:
+def _run_shard(
+    options: Options, arguments: Sequence[str], warnings: Sequence[str]
+) -> int:
+    """Write the records of a shard; all else that is printed becomes part of them."""
+    from kyverno_mp.cli.apply.shard import write_shard  # only for --shard
+
+    show, heading = sys.stdout.write, StringIO()
+
+    def write(prepared: Prepared) -> int:
+        rest = partial(_remainder, prepared, options)
+        said = (heading.getvalue, warnings)
+        write_shard(prepared.work, prepared.scene, rest, show, arguments, said)
+        return 0
+
+    with redirect_stdout(heading):
+        return _run(options, write)
+
+
+def _run(options: Options, end: "Callable[[Prepared], int]") -> int:
     user = _user(options)
     values = _values(options)
     git = GitAccess(options.git_branch, options.username, options.password)
@@ -100,85 +125,90 @@ def _run(options: Options) -> int:
     context = _context(options)
     with _scene(options, policies, context) as scene:
         _say_nothing_given(options, policies, scene)
-        return _run_in(scene, options, policies, (values, user), requests)
+        exceptions = _exceptions(options, policies, scene.resources)
+        warn_of_conditions(exceptions)
+        modes = {request.mode for request in requests}
+        compiled, work = _compile(options, policies, exceptions, scene, modes)
+        work.values, work.user = values, user
+        work.context = None if context is None else asdict(context)
+        if not (options.is_quiet or options.stdin):
+            _banner(policies, compiled, scene.resources, exceptions)
+        return end(Prepared(work, compiled, policies, scene, requests))
 
 
-def _run_in(
-    scene: Scene,
+def _compile(
     options: Options,
     policies: PolicySet,
-    values_and_user: tuple[Values, UserInfo | None],
-    requests: "Sequence[CheckRequest]",
-) -> int:
-    values, user = values_and_user
-    exceptions = _exceptions(options, policies, scene.resources)
-    warn_of_conditions(exceptions)
+    exceptions: Exceptions,
+    scene: Scene,
+    modes: set[str],
+) -> tuple[Compiled, Work]:
     compiled = compile_all(
         policies.documents, exceptions.of_rules, policies.cleanups, verifies=True
     )
-    cel = compile_cel(policies, exceptions.of_cel, compiled)
-    other_policies = compile_others(policies, exceptions.of_cel, compiled)
-    images = compile_images(policies, exceptions.of_cel, compiled)
-    authorization = compile_authorizations(
-        policies, exceptions.of_cel, compiled, {request.mode for request in requests}
-    )
-    if not (options.is_quiet or options.stdin):
-        _banner(policies, compiled, scene.resources, exceptions)
-    evaluator = Evaluator(
-        compiled.policies,
-        values=values,
-        user=user,
-        cluster_data=scene.cluster_data,
-        clock=clock(),
+    work = Work(
+        options=options,
+        policies=compiled.policies,
         cleanups=compiled.cleanups,
-        admission=AdmissionInput(
-            compile_admission(policies),
-            scene.params,
-            scene.plurals,
-            in_cluster=options.cluster,
+        admission=compile_admission(policies),
+        validating=compile_cel(policies, exceptions.of_cel, compiled),
+        others=compile_others(policies, exceptions.of_cel, compiled),
+        images=compile_images(policies, exceptions.of_cel, compiled),
+        authorization=compile_authorizations(
+            policies, exceptions.of_cel, compiled, modes
         ),
-        cel=CelInput(
-            cel,
-            scene.plurals,
-            other_policies,
-            is_cluster=options.cluster,
-            images=images,
-            uses_docker=options.registry,
-            layout=options.image_layout,
-            definitions=scene.definitions,
-            authorization=authorization,
-        ),
-        with_messages=needs_messages(options),
+        params=scene.params,
+        plurals=scene.plurals,
+        definitions=scene.definitions,
+        targets=scene.targets,
     )
-    counts = Counts(errors=len(compiled.invalid) + scene.errors)
-    located = []
-    policy_irs = [policy.policy for policy in compiled.policies] + [
-        ir.policy for ir in (*cel, *other_policies, *images)
-    ]
-    rounds = evaluate_all(evaluator, compiled, policy_irs, scene.resources, options)
+    return compiled, work
+
+
+def _run_in(prepared: Prepared) -> int:
+    """Evaluate the objects in this process and its own workers, and end the run."""
+    work, scene = prepared.work, prepared.scene
+    options = work.options
+    evaluator = work.evaluator(scene.cluster_data)
+    counts = Counts()
+    located: list[tuple[Response, Location]] = []
+    rounds = evaluate_all(evaluator, work, scene.resources, options)
     for position, responses in enumerate(rounds):
-        counts.errors += responses is None
         location = scene.resources.location(position)
-        for response in responses or ():
-            counts.add(response, audit_warn=options.audit_warn)
-            # PERF: in a large cluster, most responses only name rules that passed.
-            if needs_response(response, options):
-                located.append((response, location))
-    for request in requests:
+        shown = shown_of(responses, counts, options)
+        located.extend((response, location) for response in shown)
+    for request in prepared.requests:
         for response in evaluator.authorize(request.mode, request.request):
             counts.add(response, audit_warn=options.audit_warn)
             located.append((response, Location(request.path, 0, -1, 1)))
-    # Results of DeletingPolicies come last (docs/behaviour/cli 3).
-    located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
-    print_objects([response for response, _ in located], options)
-    if options.continue_on_fail:
-        _print_failed_deletions([response for response, _ in located], options)
-    print_invalid(compiled, _printer(options))
-    print_responses(located, counts, options)
-    print_errors(located)
+    return finish(located, counts, _remainder(prepared, options), options)
+
+
+def _run_far(prepared: Prepared) -> int:
+    """Let a cluster evaluate the objects, and end the run."""
+    from kyverno_mp.cli.apply.fleet import evaluate_far  # only for --distribute
+
+    options = prepared.work.options
+    located, counts = evaluate_far(prepared.work, prepared.scene.resources)
+    return finish(located, counts, _remainder(prepared, options), options)
+
+
+def _remainder(prepared: Prepared, options: Options) -> Remainder:
+    policies, compiled = prepared.policies, prepared.compiled
+    lines: list[str] = []
+    print_invalid(compiled, lines.append)
+    failure = ""
     if options.require_valid:
-        require_valid(policies, compiled)
-    return _exit_code(options, counts, policies, scene.unread)
+        try:
+            require_valid(policies, compiled)
+        except CommandFailed as error:
+            failure = error.message
+    return Remainder(
+        len(compiled.invalid) + prepared.scene.errors,
+        "".join(f"{line}\n" for line in lines),
+        failure,
+        (*policies.unread, *prepared.scene.unread),
+    )
 
 
 @contextmanager
@@ -193,16 +223,8 @@ def _scene(
         with cluster_scene(options, policies) as scene:
             yield scene
         return
-    locations: list[Location] = []
     unread: list[str] = []
     load = partial(load_resources, echo=echo_of(options), unread=unread)
-    objects = load(options.resources, locations=locations)
-    if options.payloads:
-        from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
-
-        for path in options.payloads:
-            objects.append(Payload(load_payload(Path(path))))
-            locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
     definitions = load_definitions(options.crd_paths)
     plurals = plurals_of(definitions)
@@ -214,18 +236,46 @@ def _scene(
         context=context,
         plurals=plurals,
     )
-    if any(raw.get("kind") == _GLOBAL_ENTRY for raw in objects):
-        from kyverno_mp.cli.cluster.given_entries import with_entries  # rarely needed
+    with _given(options, unread) as given:
+        if isinstance(given, Loaded) and any(
+            raw.get("kind") == GLOBAL_ENTRY for raw in given.objects
+        ):
+            from kyverno_mp.cli.cluster.given_entries import with_entries  # rarely used
 
-        cluster_data = with_entries(objects, plurals, cluster_data)
-    yield Scene(
-        Loaded(objects, locations),
-        cluster_data,
-        load(options.parameter_resources),
-        plurals,
-        unread=unread,
-        definitions=definitions,
+            cluster_data = with_entries(given.objects, plurals, cluster_data)
+        yield Scene(
+            given,
+            cluster_data,
+            load(options.parameter_resources),
+            plurals,
+            unread=unread,
+            definitions=definitions,
+            targets=targets,
+        )
+
+
+@contextmanager
+def _given(options: Options, unread: list[str]) -> Iterator[Given]:
+    """Yield the objects of the given files; of a shard, only its own."""
+    echo = echo_of(options)
+    if options.is_split:
+        from kyverno_mp.cli.cluster.dump import kept, part_of  # only for shards
+
+        sources = texts(options.resources, echo=echo, unread=unread)
+        with kept(sources, part_of(options.shard or "1/1")) as given:
+            yield given
+        return
+    locations: list[Location] = []
+    objects = load_resources(
+        options.resources, locations=locations, echo=echo, unread=unread
     )
+    if options.payloads:
+        from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
+
+        for path in options.payloads:
+            objects.append(Payload(load_payload(Path(path))))
+            locations.append(Location(path, 0, -1, 1))
+    yield Loaded(objects, locations)
 
 
 def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> None:
@@ -287,18 +337,6 @@ def _printer(options: Options) -> Callable[[str], None]:
     return partial(click.echo, err=options.is_quiet)
 
 
-def _print_failed_deletions(responses: list[Response], options: Options) -> None:
-    """Print the errors of DeletingPolicies; as upstream, not without the option."""
-    echo = _printer(options)
-    for response in responses:
-        if response.policy.kind not in DELETING_POLICY.names:
-            continue
-        word = "json" if isinstance(response.resource, Payload) else "resource"
-        for rule in response.results:
-            if rule.status == result.ERROR:
-                echo(f"failed to apply deleting policies on {word}: {rule.message}")
-
-
 def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
         say(f"policy path skipped: {path}: {reason}", err=True)
@@ -312,7 +350,7 @@ def _print_failed_paths(policies: PolicySet) -> None:
 def _exceptions(options: Options, policies: PolicySet, resources: Given) -> Exceptions:
     if options.exceptions_with_resources:
         exceptions = []
-        for raw in all_objects(resources):
+        for raw in resources.exceptions():
             if raw.get("kind") == "PolicyException" and str(
                 raw.get("apiVersion", "")
             ).startswith("kyverno.io/"):
@@ -342,34 +380,15 @@ def _banner(
     count = exceptions.count
     tail = f" with {count} exception(s)" if count else ""
     click.echo(
-        f"\nApplying {rules} policy rule(s) to {len(resources)} resource(s){tail}..."
+        f"\nApplying {rules} policy rule(s) to {resources.total} resource(s){tail}..."
     )
-
-
-def _exit_code(
-    options: Options, counts: Counts, policies: PolicySet, unread: Sequence[str]
-) -> int:
-    if counts.failed or counts.errors:
-        return 1
-    lost = [*policies.unread, *unread]
-    if lost:
-        # Upstream exits with 0; here an unreadable folder is an error.
-        raise CommandFailed(f"could not be read: {', '.join(lost)}")
-    if counts.warned and options.warn_exit_code:
-        message = f"exit as warnExitCode is {options.warn_exit_code}"
-        click.echo(message, nl=False, err=options.is_quiet)
-        return options.warn_exit_code
-    if not counts.passed and options.warn_no_pass:
-        _printer(options)("exit as no objects satisfied policy")
-        return options.warn_exit_code
-    return 0
 
 
 def called(policies: tuple[str, ...], **flags: object) -> int:
     """Run the command with the flags that click parsed."""
     options = options_of(policies, **flags)
-    if not options.watch:
-        return run(options)
+    if options.is_split or not options.watch:
+        return run(options, arguments_of(click.get_current_context()))
     from kyverno_mp.cli.watch import watch  # only for --watch
 
     paths = (*options.policies, *options.resources, *options.exceptions)

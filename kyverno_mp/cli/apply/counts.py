@@ -69,6 +69,11 @@ class Counts(msgspec.Struct):
             else:
                 self.skipped += 1
 
+    def include(self, other: "Counts") -> None:
+        """Add the counts of other objects."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def _add_cel(self, response: Response) -> None:
         """Count the results of a policy in CEL that mutates or generates.
 

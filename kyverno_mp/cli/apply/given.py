@@ -5,7 +5,7 @@ Next: command. May touch: nothing outside its arguments; cli/cluster/spool has t
 kind of Given.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,6 +20,10 @@ class Given(Protocol):
     def __len__(self) -> int:
         """Return the number of objects."""
 
+    @property
+    def total(self) -> int:
+        """The number of objects of the whole run, of which these can be a shard."""
+
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object."""
 
@@ -28,6 +32,9 @@ class Given(Protocol):
 
     def location(self, position: int) -> Location:
         """Return the location of the object: its file and position."""
+
+    def exceptions(self) -> Iterable[dict[str, Json]]:
+        """Return the objects among which the run's PolicyExceptions are."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -38,6 +45,11 @@ class Loaded(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         """Return the number of objects."""
+        return len(self.objects)
+
+    @property
+    def total(self) -> int:
+        """The number of objects."""
         return len(self.objects)
 
     def object(self, position: int) -> dict[str, Json]:
@@ -52,7 +64,6 @@ class Loaded(msgspec.Struct, frozen=True):
         """Return the location of the object in its file."""
         return self.locations[position]
 
-
-def all_objects(resources: Given) -> Iterator[dict[str, Json]]:
-    """Yield every object."""
-    return (resources.object(position) for position in range(len(resources)))
+    def exceptions(self) -> Sequence[dict[str, Json]]:
+        """Return all objects."""
+        return self.objects

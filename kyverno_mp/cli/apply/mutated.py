@@ -17,7 +17,7 @@ from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.reading import read_file
-from kyverno_mp.cli.sources.resources import parse
+from kyverno_mp.cli.sources.resources import Text, parse
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.selector import labels_of
@@ -176,7 +176,7 @@ def difference(
 ) -> tuple[str, str] | None:
     """Compare an object with the file's; return (reason, message) or None if equal."""
     try:
-        documents = parse(read_file(path), str(path))
+        documents = parse(Text(read_file(path), str(path)))
     except OSError as error:
         return _not_loaded(origin, read_error(error, path))
     except CommandFailed as error:

@@ -4,6 +4,7 @@ Room: cli. Takes: the arguments that click parsed. Gives: Options. Next: command
 May touch: file names (``--crd-paths``). Source: docs/behaviour/cli 2.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class Options(msgspec.Struct):
     context_file: str = ""
     output: str = ""
     jobs: int = 0
+    shard: str = ""
+    distribute: str = ""
     watch: bool = False
     base: str = ""
     head: str = ""
@@ -78,10 +81,19 @@ class Options(msgspec.Struct):
         )
 
     @property
+    def is_split(self) -> bool:
+        """Return whether the objects are one part of a dump, or are sent in parts."""
+        return bool(self.shard or self.distribute)
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether the output is data, so that headings must not be printed."""
         return self.policy_report or self.generate_exceptions or self.is_structured
 
+
+_NO_OBJECTS = "only objects have parts"
+_NOT_SHOWN = ("shard", "distribute", "username", "password")
+_USER_OF_URL = re.compile(r"(^[a-z+]+://)[^/@]*@")
 
 LISTS = (
     "resources",
@@ -144,6 +156,8 @@ def check(options: Options) -> None:
             " of them"
         )
     _check_ours(options)
+    if options.is_split:
+        _check_split(options)
 
 
 def _check_ours(options: Options) -> None:
@@ -153,6 +167,47 @@ def _check_ours(options: Options) -> None:
             raise CommandFailed(f"--crd-paths {path}: expected YAML files")
         if not Path(path).is_file():
             raise CommandFailed(f"--crd-paths {path}: no such file")
+
+
+def _check_split(options: Options) -> None:
+    """Reject what a part of the objects cannot give."""
+    reasons = {
+        "--cluster": (options.cluster, "a cluster changes meanwhile: dump its objects"),
+        "--json": (options.payloads, _NO_OBJECTS),
+        "--http-payload": (options.http_payloads, _NO_OBJECTS),
+        "--envoy-payload": (options.envoy_payloads, _NO_OBJECTS),
+        "--output": (options.output, "the shards do not write the objects"),
+        "--image-layout": (
+            options.distribute and options.image_layout,
+            "the workers do not have the folder",
+        ),
+        "--watch": (options.watch, "a shard is one run"),
+    }
+    for flag, (value, reason) in reasons.items():
+        if value:
+            name = "--shard" if options.shard else "--distribute"
+            raise CommandFailed(f"{name} and {flag}: {reason}")
+    if options.shard and options.distribute:
+        raise CommandFailed("--shard and --distribute: a cluster makes the shards")
+
+
+def arguments_of(context: click.Context) -> tuple[str, ...]:
+    """Return the arguments of a command without ``--shard``, to show or repeat them.
+
+    SAFETY: passwords are left out, also those in URLs.
+    """
+    arguments: list[str] = []
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        if value == param.default or not value or param.name in _NOT_SHOWN:
+            continue
+        names = [] if isinstance(param, click.Argument) else [max(param.opts, key=len)]
+        if value is True:
+            arguments += names
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            arguments += [*names, _USER_OF_URL.sub(r"\1", str(each))]
+    return tuple(arguments)
 
 
 def echo_of(options: Options) -> Callable[[str], None]:

@@ -8,15 +8,16 @@ Source: docs/behaviour/cli 2, 6.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.output import needs_response
+from kyverno_mp.cli.apply.work import Work
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import Error, NamespaceGone
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.values.jsonvalue import Json
 
 _EVALUATIONS_PER_JOB: Final = 100_000
@@ -25,14 +26,10 @@ costs more than it saves."""
 
 
 def evaluate_all(
-    evaluator: Evaluator,
-    compiled: Compiled,
-    policies: Sequence[PolicyIR],
-    resources: Given,
-    options: Options,
+    evaluator: Evaluator, work: Work, resources: Given, options: Options
 ) -> Iterator[list[Response] | None]:
     """Yield the responses for each object, None if it could not be evaluated."""
-    rules = sum(len(policy.rules) for policy in compiled.policies)
+    rules = sum(len(policy.rules) for policy in work.policies)
     jobs = _jobs(options, len(resources) * rules)
     # PERF: the results of a whole cluster are kept in memory, its objects are not.
     is_elsewhere = not isinstance(resources, Loaded)
@@ -73,7 +70,7 @@ def evaluate_all(
         from kyverno_mp.cli.apply.wire import Wire
         from kyverno_mp.cli.shell.jobs import run_steps
 
-        wire = Wire([*policies, *(cleanup.policy for cleanup in compiled.cleanups)])
+        wire = Wire([*work.irs()])
 
         def step(position: int) -> bytes:
             identity = resources.identity(position)
@@ -84,13 +81,28 @@ def evaluate_all(
             yield wire.decode(data, resources.identity(position))
 
 
+def shown_of(
+    responses: Sequence[Response] | None, counts: Counts, options: Options
+) -> list[Response]:
+    """Count the responses for one object; return those that the output shows."""
+    counts.errors += responses is None
+    shown = []
+    for response in responses or ():
+        counts.add(response, audit_warn=options.audit_warn)
+        # PERF: in a large cluster, most responses only name rules that passed.
+        if needs_response(response, options):
+            shown.append(response)
+    return shown
+
+
 def _nothing() -> None:
     """Do nothing: a worker process has no progress line to hide."""
 
 
 def _jobs(options: Options, evaluations: int) -> int:
     worth = evaluations // _EVALUATIONS_PER_JOB
-    if options.jobs or worth <= 1:
+    # The shards of a run are its processes; one process alone keeps no results.
+    if options.jobs or worth <= 1 or options.is_split:
         return options.jobs or 1
     from kyverno_mp.settings.machine import cores  # a short run does without it
 

@@ -27,3 +27,5 @@ class Scene(msgspec.Struct, frozen=True):
     """CustomResourceDefinitions of files."""
     unread: Sequence[str] = ()
     """Folders of objects, or files in them, that could not be read."""
+    targets: Sequence[Json] = ()
+    """Existing objects that rules can change."""

@@ -13,7 +13,7 @@ import threading
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import msgspec
@@ -23,6 +23,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.jsonvalue import Json
 
 _NOWHERE = Location("", 0, -1, 0)
+_SHOWN = ("name", "namespace", "uid", "resourceVersion")
 
 
 class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -39,6 +40,17 @@ class _Identity(msgspec.Struct):
 
 
 _IDENTITY = msgspec.json.Decoder(_Identity)
+
+
+def identity_of(raw: dict[str, Json]) -> dict[str, Json]:
+    """Return the parts of an object that the output shows."""
+    metadata = raw.get("metadata")
+    names = metadata if type(metadata) is dict else {}
+    return {
+        "apiVersion": raw.get("apiVersion"),
+        "kind": raw.get("kind"),
+        "metadata": {key: names[key] for key in _SHOWN if names.get(key)},
+    }
 
 
 class Part:
@@ -137,6 +149,15 @@ class Spool:
             "kind": part.resource.kind,
             "metadata": msgspec.to_builtins(metadata),
         }
+
+    @property
+    def total(self) -> int:
+        """The number of objects."""
+        return self._length
+
+    def exceptions(self) -> Iterator[dict[str, Json]]:
+        """Yield all objects."""
+        return (self.object(position) for position in range(self._length))
 
     def location(self, _position: int) -> Location:
         """Return an empty location: the object was not read from a file."""

@@ -159,6 +159,18 @@ _OPTIONS_OF_SOURCES: Final = (
         type=click.IntRange(0),
         help="Worker processes; 0: chosen by the amount of work, at most one per core.",
     ),
+    click.Option(
+        ["--shard"],
+        **_TEXT,
+        help="I/N: evaluate the I-th of N parts of the objects, and print records for"
+        " the command merge.",
+    ),
+    click.Option(
+        ["--distribute"],
+        **_TEXT,
+        help="dask://HOST:PORT or tls://HOST:PORT: a Dask cluster evaluates the objects"
+        " (extra fleet).",
+    ),
     click.Option(["--watch"], **_FLAG, help="Run again whenever a file changes."),
     click.Option(
         ["-o", "--output"],

@@ -70,6 +70,12 @@ EXITS: Final = {
         (INPUT, "no kubeconfig, or a context that it does not have"),
         (STATE, "the cluster cannot be reached or rejects the request"),
     ),
+    "merge": _exits(
+        (OK, "no rule failed"),
+        (FAILED, "a rule failed or ended in an error, or a file cannot be read"),
+        ("--warn-exit-code", "of the shards: rules gave warnings only"),
+        (INPUT, "a shard is lost or incomplete, or belongs to another run"),
+    ),
     "test": _exits(
         (OK, "all results are as expected"),
         (

@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -28,28 +30,38 @@ def read_file(
     a pipe, such as ``<(helm template .)``, or another stream that ends.
     Raises: OSError, also for larger files and for other kinds of files.
     """
+    with opened(path, is_argument=is_argument) as file:
+        return read(file, str(path), bytes_max or POLICY_FILE_BYTES_MAX)
+
+
+@contextmanager
+def opened(path: str | Path, *, is_argument: bool = False) -> Iterator[BinaryIO]:
+    """Open a file as ``read_file`` does, to read it in parts; the same errors."""
     # Opening a pipe without a writer waits, and a writer may come only later.
     flags = os.O_RDONLY | (0 if is_argument else os.O_NONBLOCK)
-    with open(os.open(path, flags), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - a descriptor
         facts = os.fstat(file.fileno())
         if stat.S_ISDIR(facts.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not (is_argument or stat.S_ISREG(facts.st_mode)):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return _read(file, str(path), bytes_max or POLICY_FILE_BYTES_MAX)
+        yield file
 
 
 def read_standard_input(bytes_max: int = 0) -> bytes:
     """Return standard input to its end. Raises: OSError if it is larger."""
-    return _read(sys.stdin.buffer, "-", bytes_max or POLICY_FILE_BYTES_MAX)
+    return read(sys.stdin.buffer, "-", bytes_max or POLICY_FILE_BYTES_MAX)
 
 
-def _read(file: BinaryIO, name: str, bytes_max: int) -> bytes:
-    parts: list[bytes] = []
-    remaining = bytes_max + 1
-    while remaining and (part := file.read(min(remaining, _CHUNK_BYTES))):
+def read(
+    file: BinaryIO, name: str, bytes_max: int = POLICY_FILE_BYTES_MAX, head: bytes = b""
+) -> bytes:
+    """Return ``head`` and the rest of an open file. Raises: OSError if it is larger."""
+    parts = [head]
+    remaining = bytes_max + 1 - len(head)
+    while remaining > 0 and (part := file.read(min(remaining, _CHUNK_BYTES))):
         parts.append(part)
         remaining -= len(part)
-    if not remaining:
+    if remaining <= 0:
         raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", name)
     return b"".join(parts)

@@ -28,7 +28,7 @@ from kyverno_mp.cli.sources.payloads import (
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file
-from kyverno_mp.cli.sources.resources import load_resources, parse
+from kyverno_mp.cli.sources.resources import Text, load_resources, parse
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
 from kyverno_mp.cli.testing.compare import key_of
@@ -198,5 +198,5 @@ def load_clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Js
             path = test.folder / first.clone_source
             clone_sources.pop(rule.name, None)
             with suppress(OSError):
-                clone_sources[rule.name] = parse(read_file(path), str(path))
+                clone_sources[rule.name] = parse(Text(read_file(path), str(path)))
     return clone_sources

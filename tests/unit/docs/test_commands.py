@@ -46,6 +46,7 @@ ELSEWHERE: Final = {
     r"kyverno-mp replay ": "needs a recording; tests/unit/cli/replay",
     r"kyverno-mp facts ": "needs a cluster; tests/unit/cli/replay/test_facts.py",
     r"kyverno-mp images explain ": "needs an image; tests/unit/cli",
+    r"kyverno-mp apply .*--distribute": "needs a cluster; test_distribute.py",
     r"mkdir -p my-policies": "prepares the folder of test_first_policy.py",
 }
 """Commands that do not run here, and the reason."""

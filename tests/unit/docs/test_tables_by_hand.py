@@ -33,6 +33,7 @@ def _first_cells(text: str) -> set[str]:
     [
         ("The program", "options", "install_requires"),
         ("Envoy's requests", "options.extras_require", "authz"),
+        ("Clusters that evaluate", "options.extras_require", "fleet"),
         ("Traces and pushed metrics", "options.extras_require", "otel"),
         ("Tests", "options.extras_require", "test"),
         ("Releases", "options.extras_require", "release"),

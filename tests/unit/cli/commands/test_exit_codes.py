@@ -34,6 +34,12 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: c, context: {cluster: c}}]
 current-context: c
 """
+SHARD = """\
+{"record":"shard","format":1,"version":"1","shard":1,"of":1,"run":"r","arguments":[],"output":{"warn_exit_code":7}}
+"""
+END = """\
+{"record":"end","rows":0,"counts":{"COUNT":1},"objects":1,"total":1,"fingerprint":"1","rest":{}}
+"""
 # Each row has a command, its arguments, and the code; capitals stand for files below.
 SCENES = """
 apply | POLICY -r GOOD | 0
@@ -42,6 +48,10 @@ apply | AUDIT -r BAD --audit-warn --warn-exit-code 7 | --warn-exit-code
 apply | POLICY -r GOOD --unknown | 1
 apply | POLICY --cluster --kubeconfig GONE | 2
 apply | POLICY --cluster --kubeconfig UNREACHABLE | 3
+merge | SHARDGOOD | 0
+merge | SHARDBAD | 1
+merge | SHARDWARNS | --warn-exit-code
+merge | LOST | 2
 test | TESTS | 0
 test | FAILING | 1
 lint | POLICY | 0
@@ -193,6 +203,15 @@ def _files(folder: Path) -> dict[str, str]:
         "JSON": ("value.json", '{"a": 1}'),
         "REPORTS": ("reports.yaml", REPORT),
         "RECORDING": ("recording.jsonl", RECORDING),
+        **{
+            f"SHARD{word}": (f"{word}.jsonl", SHARD + END.replace("COUNT", count))
+            for word, count in (
+                ("GOOD", "passed"),
+                ("BAD", "failed"),
+                ("WARNS", "warned"),
+            )
+        },
+        "LOST": ("lost.jsonl", SHARD),
         "UNREACHABLE": ("kubeconfig", UNREACHABLE),
         "TESTS": ("tests/kyverno-test.yaml", TEST.replace("POD", "good")),
         "FAILING": ("failing/kyverno-test.yaml", TEST.replace("POD", "bad")),

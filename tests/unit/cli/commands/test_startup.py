@@ -41,10 +41,10 @@ HEAVY = {
 }
 ENGINE = ("values", "expr", "compiler", "program", "admission", "egress")
 HELP = """
-apply; test; lint; explain; bench; jp; jp query; json; json scan; fix; fix policy;
+apply; merge; test; lint; explain; bench; jp; jp query; json; json scan; fix;
+fix policy;
 generate; cleanup; create; create test; oci; oci push; migrate; authors; rollout;
-snapshot;
-snapshot inspect; crds; docs; completion; help; version
+snapshot; snapshot inspect; crds; docs; completion; help; version
 """
 
 
