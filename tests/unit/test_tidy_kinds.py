@@ -39,7 +39,7 @@ TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
 FILES_MAX: Final = {
     "ClusterPolicy": 10,
     "ClusterCleanupPolicy": 4,
-    "ValidatingPolicy": 13,
+    "ValidatingPolicy": 14,
     "MutatingPolicy": 14,
     "ImageValidatingPolicy": 12,
     "GeneratingPolicy": 12,

@@ -10,6 +10,7 @@ answer: who reaches the scheduler is trusted.
 """
 
 import functools
+import importlib
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -60,14 +61,16 @@ def evaluate_far(
         )
         raise CommandFailed(message)
     try:
-        from distributed import Client, KilledWorker  # the extra fleet
+        distributed: Any = importlib.import_module("distributed")  # the extra fleet
     except ImportError as error:
         message = f"--distribute needs the extra fleet: kyverno-mp[fleet] ({error})"
         raise CommandFailed(message) from error
     try:
-        with Client(f"{_SCHEMES[scheme]}://{place}", timeout=_CONNECT_S) as client:
-            rows, counts = _collect(client, work.encode(), kept)
-    except KilledWorker as error:
+        with distributed.Client(
+            f"{_SCHEMES[scheme]}://{place}", timeout=_CONNECT_S
+        ) as client:
+            rows, counts = _collect(client, work.encode(), kept, distributed)
+    except distributed.KilledWorker as error:
         raise CommandFailed(f"workers died again and again: {error}", STATE) from error
     except OSError as error:  # also a timeout
         raise CommandFailed(
@@ -77,9 +80,9 @@ def evaluate_far(
     return [*responses_of(rows)], counts
 
 
-def _collect(client: Any, data: bytes, kept: Kept) -> tuple[list[Row], Counts]:
-    from distributed import as_completed
-
+def _collect(
+    client: Any, data: bytes, kept: Kept, distributed: Any
+) -> tuple[list[Row], Counts]:
     # The scheduler can make this result again on another worker; what is scattered is
     # lost with its worker.
     snapshot = client.submit(bytes, data, pure=False)
@@ -90,7 +93,9 @@ def _collect(client: Any, data: bytes, kept: Kept) -> tuple[list[Row], Counts]:
         for part in _parts(len(kept))
     )
     ahead = _AHEAD * max(1, sum(client.nthreads().values()))
-    running = as_completed(task for task, _ in zip(tasks, range(ahead), strict=False))
+    running = distributed.as_completed(
+        task for task, _ in zip(tasks, range(ahead), strict=False)
+    )
     for done in running:
         for line in done.result().splitlines():
             record = LINE.decode(line)

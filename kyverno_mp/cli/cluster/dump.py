@@ -117,21 +117,21 @@ class Kept:
 
     def read(self, texts: Iterable[Text]) -> None:
         """Take the objects of the part from the texts. Raises: CommandFailed."""
-        for text in texts:
-            if not self._read_json(text):
-                for raw, location in _parsed(text):
+        for piece in texts:
+            if not self._read_json(piece):
+                for raw, location in _parsed(piece):
                     self._add_whole(raw, location)
 
-    def _read_json(self, text: Text) -> bool:
+    def _read_json(self, piece: Text) -> bool:
         """Take the objects of JSON text; return False if it has to be parsed whole."""
-        if not text.data[:64].lstrip().startswith(b"{"):
+        if not piece.data[:64].lstrip().startswith(b"{"):
             return False
-        head = _decoded(text.data)
+        head = _decoded(piece.data)
         if head is None or not (head.kind and head.api_version):
             return False
         if head.items is None and not head.kind.endswith("List"):
             if self._is_kept(head):
-                for raw, location in _parsed(text):
+                for raw, location in _parsed(piece):
                     self._keep(raw, location)
             return True
         items = [(item, _decoded(item)) for item in head.items or ()]
@@ -140,8 +140,8 @@ class Kept:
         for position, (item, item_head) in enumerate(items):
             assert item_head is not None  # _are_plain
             if self._is_kept(item_head):
-                location = Location(text.file, text.document, position, text.line)
-                self._keep(_item(bytes(item), text.file), location)
+                location = Location(piece.file, piece.document, position, piece.line)
+                self._keep(_item(bytes(item), piece.file), location)
         return True
 
     def _is_kept(self, head: _Head) -> bool:
@@ -246,9 +246,9 @@ def _item(data: bytes, file: str) -> dict[str, Json]:
     return normalised(document.raw)
 
 
-def _parsed(text: Text) -> Iterator[tuple[dict[str, Json], Location]]:
+def _parsed(piece: Text) -> Iterator[tuple[dict[str, Json], Location]]:
     locations: list[Location] = []
-    objects = parse(text, locations=locations)
+    objects = parse(piece, locations=locations)
     return zip(objects, locations, strict=True)
 
 

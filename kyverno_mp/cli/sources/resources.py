@@ -72,8 +72,8 @@ def load_resources(
     ``are_arguments``: see ``read_file``.
     """
     objects: list[Json] = []
-    for text in texts(paths, echo=echo, unread=unread, are_arguments=are_arguments):
-        objects.extend(parse(text, floats=floats, locations=locations))
+    for piece in texts(paths, echo=echo, unread=unread, are_arguments=are_arguments):
+        objects.extend(parse(piece, floats=floats, locations=locations))
     return objects
 
 
@@ -185,12 +185,12 @@ def _children(folder: Path) -> list[str]:
 
 
 def parse(
-    text: Text, *, floats: bool = True, locations: list[Location] | None = None
+    piece: Text, *, floats: bool = True, locations: list[Location] | None = None
 ) -> list[Json]:
     """Return the objects in the text; raises CommandFailed, which names the file."""
-    file, before = text.file, text.line - 1
+    file, before = piece.file, piece.line - 1
     try:
-        documents = load(text.data, file=file)
+        documents = load(piece.data, file=file)
     except InputError as error:
         line = f"line {error.where.line + before}: " if error.where.line else ""
         raise CommandFailed(
@@ -202,20 +202,20 @@ def parse(
         for name in ("kind", "apiVersion"):
             if not isinstance(raw, dict) or not raw.get(name):
                 raise CommandFailed(
-                    f"failed to load resources ({file}: {_name_of(document, text)} has"
+                    f"failed to load resources ({file}: {_name_of(document, piece)} has"
                     f" no {name})"
                 )
-        _check_names(raw, f"{file}: {_name_of(document, text)}")
+        _check_names(raw, f"{file}: {_name_of(document, piece)}")
         objects.append(normalised(raw, floats=floats))
         if locations is not None:
-            index, at = document.index + text.document, document.line + before
+            index, at = document.index + piece.document, document.line + before
             locations.append(Location(file, index, document.item, at))
     return objects
 
 
-def _name_of(document: RawDocument, text: Text) -> str:
+def _name_of(document: RawDocument, piece: Text) -> str:
     item = f", item {document.item}" if document.item >= 0 else ""
-    return f"document {document.index + text.document}{item}"
+    return f"document {document.index + piece.document}{item}"
 
 
 def _check_names(raw: dict[str, Json], location: str) -> None:
