@@ -51,7 +51,7 @@ def test_its_arguments_are_accepted_and_its_ports_declared() -> None:
 def test_it_only_reads_policies() -> None:
     (rule,) = DOCUMENTS["ClusterRole"]["rules"]
     assert rule["resources"] == ["validatingpolicies", "policyexceptions"]
-    assert rule["verbs"] == ["get", "list", "watch"]
+    assert rule["verbs"] == ["list", "watch"]
     account = DOCUMENTS["ServiceAccount"]["metadata"]["name"]
     assert POD["spec"]["serviceAccountName"] == account
     (subject,) = DOCUMENTS["ClusterRoleBinding"]["subjects"]
