@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from kyverno_mp.errors import ExpressionFailed, SettingInvalid
 from kyverno_mp.limits import IMAGE_CLIENTS_MAX, REGISTRY_SECRETS_MAX
@@ -49,12 +49,22 @@ _CLOUDS: Final = {
 """The providers in upstream's order, each with its registries."""
 ReadSecret = Callable[[str], Json | None]
 """Returns the Secret in our namespace, None if it does not exist."""
-Cloud: TypeAlias = Callable[[str, int], Credentials | None]
-"""Returns the credentials of this pod's identity in a cloud for the host of a registry,
-None if it is not one of this cloud.
 
-Takes the host, a deadline. Raises: ExpressionFailed, DependencyError.
-"""
+
+class Cloud(Protocol):
+    """This pod's identity in a cloud, which gives credentials for its registries."""
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the pod has one; without it, each call fails."""
+
+    def __call__(self, host: str, deadline_ns: int) -> Credentials | None:
+        """Return the credentials for a registry, None if it is not of this cloud.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+
+
 NO_CERTIFICATES: Final = RegistryCertificates("")
 NO_CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType({})
 
@@ -91,13 +101,18 @@ class ServedClients:
         self._user_agent = user_agent
         self._read_secret = read_secret
         self._docker = docker
-        # SAFETY: tokens of this pod's identity go over verified TLS only.
-        self._clouds = NO_CLOUDS if settings.insecure else clouds
+        self._clouds = clouds
+        self._common_clouds = [
+            name
+            for name in settings.helpers
+            # SAFETY: tokens of this pod's identity go over verified TLS only.
+            if name in clouds and clouds[name].has_identity and not settings.insecure
+        ]
         self._clients: dict[RegistryAccess, tuple[Client, int]] = {}
         self._secrets: dict[str, tuple[SecretKeys | None, int]] = {}
         self._lock = threading.Lock()
         for name in settings.helpers:
-            if name in _CLOUDS and name not in self._clouds:
+            if name in _CLOUDS and name not in self._common_clouds:
                 _LOG.warning("registries of %s are read without credentials", name)
 
     def __call__(self, access: RegistryAccess) -> Client:
@@ -172,7 +187,7 @@ class ServedClients:
             if docker_credentials != ANONYMOUS:
                 return docker_credentials
         if credentials is None and not access.is_tenants:
-            for name in filter(self._clouds.__contains__, settings.helpers):
+            for name in self._common_clouds:
                 credentials = credentials or self._from_cloud(
                     name, access, reference, deadline_ns
                 )

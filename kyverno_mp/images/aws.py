@@ -31,6 +31,9 @@ _STS: Final = {
     name: re.compile(rf"<{name}>([^<]{{1,4096}})</{name}>")
     for name in ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 }
+REGION: Final = r"[a-z]{2,4}(?:-[a-z]{2,16}){1,3}-[0-9]{1,2}"
+"""SAFETY: whoever names an image or a key chooses the region. Other names below AWS's
+domain belong to its customers, such as those below ``s3``, and must get no token."""
 EARLY: Final = timedelta(minutes=5)
 """How long before their end credentials are replaced."""
 
@@ -100,6 +103,11 @@ class Aws:
         self.now = now
         self._assumed: tuple[Credentials, datetime] | None = None
 
+    @property
+    def has_identity(self) -> bool:
+        """Whether requests can be signed."""
+        return self._identity.is_complete
+
     def ask(
         self,
         service: AwsService,
@@ -156,7 +164,7 @@ class Aws:
             )
         assumed = self._assumed
         if assumed is None or self.now() >= assumed[1] - EARLY:
-            assumed = self._assumed = self._assume(region, deadline_ns)
+            assumed = self._assumed = self._assume(self.region or region, deadline_ns)
         return assumed[0]
 
     def _assume(self, region: str, deadline_ns: int) -> tuple[Credentials, datetime]:

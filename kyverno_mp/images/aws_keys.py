@@ -27,7 +27,7 @@ from kyverno_mp.errors import (
     RegistryUnavailable,
     RequestInvalid,
 )
-from kyverno_mp.images.aws import Aws, AwsService, host_of
+from kyverno_mp.images.aws import REGION, Aws, AwsService, host_of
 from kyverno_mp.images.keys import failed, pem_of_key
 from kyverno_mp.images.references import KeyProviders
 from kyverno_mp.limits import (
@@ -41,13 +41,13 @@ from kyverno_mp.values.jsonvalue import Json
 _SCHEME: Final = "awskms"
 _KMS: Final = "kms"
 _ID: Final = r"(?:mrk-)?[A-Fa-f0-9-]{32,36}"
-_ARN: Final = r"arn:(?:aws|aws-us-gov|aws-cn):kms:([a-z0-9-]{1,32}):\d{12}:"
+_ARN: Final = rf"arn:(?:aws|aws-us-gov|aws-cn):kms:({REGION}):\d{{12}}:"
 _ALIAS: Final = r"alias/[A-Za-z0-9/_-]{1,250}"
 _REFERENCE: Final = re.compile(
     rf"awskms://([A-Za-z0-9.:\[\]-]{{0,255}})/((?:{_ARN}key/)?{_ID}|(?:{_ARN})?{_ALIAS})",
     re.ASCII,
 )
-_REGION: Final = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
+_REGION: Final = re.compile(REGION, re.ASCII)
 _REFUSED: Final = frozenset(
     {
         "AccessDeniedException",

@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed, RegistryUnavailable
-from kyverno_mp.images.aws import EARLY, Aws, AwsService, host_of
+from kyverno_mp.images.aws import EARLY, REGION, Aws, AwsService, host_of
 from kyverno_mp.limits import REGISTRY_SECRETS_MAX
 from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.values.jsonvalue import Json
 
 _HOST: Final = re.compile(
-    r"\d{12}\.dkr\.ecr\.([a-z0-9-]{1,32})\.amazonaws\.com(?:\.cn)?", re.ASCII
+    rf"\d{{12}}\.dkr\.ecr\.({REGION})\.amazonaws\.com(?:\.cn)?", re.ASCII
 )
 _SERVICE: Final = "ecr"
 _TARGET: Final = "AmazonEC2ContainerRegistry_V20150921"
@@ -34,6 +34,11 @@ class AwsRegistries:
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
         self._known: OrderedDict[str, tuple[Credentials, datetime]] = OrderedDict()
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether this pod has an identity in AWS."""
+        return self._aws.has_identity
 
     def __call__(self, host: str, deadline_ns: int) -> Credentials | None:
         """Return the credentials for a registry; None if it is not one of AWS.

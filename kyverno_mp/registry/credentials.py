@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.errors import DeadlinePassed, SettingInvalid
+from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, SettingInvalid
 
 _HUB_NAMES: Final = ("index.docker.io", "docker.io")
 _HUB_SERVER: Final = "https://index.docker.io/v1/"
@@ -85,15 +85,22 @@ class RegistryCertificates:
         self._has_identity = has_identity
 
     def added(self, credentials: Credentials, host: str) -> Credentials:
-        """Return the credentials with the files for the registry."""
+        """Return the credentials with the files for the registry.
+
+        Raises: RegistryUnavailable (``registry.certificate``).
+        """
         if not self._folder:
             return credentials
         hosts = _HUB_NAMES if host in _HUB_NAMES else (host,)
-        # SAFETY: the author of a Pod names the host, so it is looked up in a list.
-        with contextlib.suppress(OSError):
+        try:
+            # SAFETY: the author of a Pod names the host, so it is looked up in a list.
             for folder in Path(self._folder).iterdir():
                 if folder.name in hosts:
                     return replace(credentials, tls=self._files(folder))
+        except OSError as error:
+            reason = error.strerror or "unreadable"
+            message = f"{host}: the folder with its certificates: {reason}"
+            raise RegistryUnavailable("registry.certificate", message) from error
         return credentials
 
     def _files(self, folder: Path) -> TlsFiles:

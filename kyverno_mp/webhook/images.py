@@ -10,7 +10,7 @@ scheduling).
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,13 +24,7 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.outages import RememberedOutages
 from kyverno_mp.egress.registries import OnCall, RegistryTransport
-from kyverno_mp.images.access import (
-    NO_CLOUDS,
-    Cloud,
-    ReadSecret,
-    RegistrySettings,
-    ServedClients,
-)
+from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.aws import Aws, aws_identity
@@ -286,16 +280,8 @@ def _clients(
         _user_agent(),
         read_secret,
         DockerConfig(Path(docker) if docker else home / ".docker"),
-        clouds(send),
+        {"amazon": AwsRegistries(Aws(aws_identity(environment()), send, _now))},
     )
-
-
-def clouds(send: Exchange) -> Mapping[str, Cloud]:
-    """Return the clouds in which the environment describes an identity of this pod."""
-    identity = aws_identity(environment())
-    if not identity.is_complete:
-        return NO_CLOUDS
-    return {"amazon": AwsRegistries(Aws(identity, send, _now))}
 
 
 def _cache(

@@ -125,6 +125,7 @@ def test_references_name_endpoint_and_key(reference: str, host: str, name: str) 
         f"awskms://u@h/{ID}",
         f"awskms://[/{ID}",
         f"awskms:///{ARN.replace('us-east-2', 'a/b')}",
+        f"awskms:///{ARN.replace('us-east-2', 's3')}",
     ],
 )
 def test_other_references_are_rejected(reference: str) -> None:

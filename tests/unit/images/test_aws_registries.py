@@ -29,6 +29,7 @@ HOST = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 IMAGE = f"{HOST}/team/app:v1"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 HOUR = dt.timedelta(hours=1)
+IDENTITY = AwsIdentity("us-east-1", AwsCredentials("AKID", "secret"))
 
 
 def token(end: dt.datetime, pair: str = "AWS:word") -> RegistryResponse:
@@ -47,11 +48,10 @@ def answer(status: int = 200, **content: Any) -> RegistryResponse:
 class Service:
     """Answers as the test says, on a clock that the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: AwsIdentity = IDENTITY) -> None:
         self.now = NOW
         self.calls: list[RegistryCall] = []
         self.answers: Callable[[], RegistryResponse] = lambda: token(self.now + HOUR)
-        identity = AwsIdentity("us-east-1", AwsCredentials("AKID", "secret"))
         self.registries = AwsRegistries(Aws(identity, self._send, lambda: self.now))
 
     def _send(self, call: RegistryCall, _deadline_ns: int) -> RegistryResponse:
@@ -63,6 +63,14 @@ class Service:
     ("host", "api"),
     [
         (HOST, "api.ecr.eu-west-1.amazonaws.com"),
+        (
+            "123456789012.dkr.ecr.us-gov-west-1.amazonaws.com",
+            "api.ecr.us-gov-west-1.amazonaws.com",
+        ),
+        (
+            "123456789012.dkr.ecr.ap-southeast-2.amazonaws.com",
+            "api.ecr.ap-southeast-2.amazonaws.com",
+        ),
         (
             "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
             "api.ecr.cn-north-1.amazonaws.com.cn",
@@ -87,6 +95,9 @@ def test_the_region_of_the_registry_is_asked(host: str, api: str) -> None:
         f"{HOST}:5000",
         "1.dkr.ecr.eu-west-1.amazonaws.com",
         "123456789012.dkr.ecr.eu.west.amazonaws.com",
+        "123456789012.dkr.ecr.s3.amazonaws.com",
+        "123456789012.dkr.ecr.s3-eu-west-1.amazonaws.com",
+        "123456789012.dkr.ecr.eu-west.amazonaws.com",
     ],
 )
 def test_other_registries_get_no_token(host: str) -> None:
@@ -136,10 +147,14 @@ class Read:
     """Reads an image in a pod with an identity; records what the registry gets."""
 
     def __init__(
-        self, helpers: tuple[str, ...] = (), *, insecure: bool = False
+        self,
+        helpers: tuple[str, ...] = (),
+        identity: AwsIdentity = IDENTITY,
+        *,
+        insecure: bool = False,
     ) -> None:
         self.passwords: list[str] = []
-        self.service = Service()
+        self.service = Service(identity)
         self._clients = ServedClients(
             RegistrySettings(
                 namespace="kyverno", helpers=(*helpers,), insecure=insecure
@@ -204,17 +219,23 @@ def test_the_identity_is_not_for_tenants_or_plain_text(access: RegistryAccess) -
 
 
 def test_without_an_identity_the_provider_is_an_error() -> None:
-    clients = ServedClients(
-        RegistrySettings(namespace="kyverno"),
-        lambda _call, _deadline_ns: RegistryResponse(401, {}, b""),
-        "t",
-        None,
-        DockerConfig(Path("/nowhere")),
-    )
-    with pytest.raises(ExpressionFailed, match="amazon"):
-        clients(AMAZON).read(
-            parse_reference(IMAGE), "manifests/v1", LATER_NS, bytes_max=1
-        )
+    """The message says what to give; the operator's helper reads as anybody."""
+    read = Read(("amazon",), AwsIdentity("eu-west-1"))
+    with pytest.raises(ExpressionFailed, match="give it AWS_ROLE_ARN"):
+        read(AMAZON)
+    assert read(RegistryAccess()) in ([], [""])
+    assert read.service.calls == []
+
+
+def test_the_pods_own_region_exchanges_its_token(tmp_path: Path) -> None:
+    """Whoever names the image does not choose who receives the token."""
+    (tmp_path / "token").write_text("t")
+    role = "arn:aws:iam::123456789012:role/r"
+    service = Service(AwsIdentity("us-east-1", None, role, str(tmp_path / "token")))
+    with pytest.raises(RegistryUnavailable):
+        service.registries(HOST, 0)
+    (call,) = service.calls
+    assert call.url == "https://sts.us-east-1.amazonaws.com/"
 
 
 def test_the_service_gives_a_token_to_who_signs(moto: int) -> None:
