@@ -7,6 +7,7 @@ May touch: files named by the user, standard output. Source: docs/fleets.md.
 
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -29,6 +30,7 @@ from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.shell.exit_codes import INPUT
 from kyverno_mp.cli.sources.reading import opened
 from kyverno_mp.errors import RequestInvalid, Where
+from kyverno_mp.limits import POLICY_FILE_BYTES_MAX
 
 _NAMED_MAX: Final = 20
 
@@ -47,7 +49,9 @@ def called(files: Sequence[str]) -> int:
     shards = []
     for name in files:
         with opened(name, is_argument=True) as file:
-            shards.append(read_shard(file, name))
+            # A longer line counts as cut.
+            lines = iter(partial(file.readline, 2 * POLICY_FILE_BYTES_MAX), b"")
+            shards.append(read_shard(lines, name))
     return merge([shard for shard in shards if shard is not None])
 
 

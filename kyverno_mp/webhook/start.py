@@ -390,8 +390,11 @@ def make_start(settings: Settings, places: Places) -> Start:
 
 
 def _denials(settings: Settings, page: Page) -> DenialFile | None:
-    """Return the file of denials, None without a dashboard or without room."""
-    if not settings.dashboard:
+    """Return the file of denials, None without a dashboard or without room.
+
+    A page that nobody reads has a name that another process may have, too.
+    """
+    if not (settings.dashboard and page.is_read):
         return None
     try:
         return DenialFile(page.path)

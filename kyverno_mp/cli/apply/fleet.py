@@ -9,9 +9,11 @@ SAFETY: the workers run what this process sends, and this process believes what 
 answer: who reaches the scheduler is trusted.
 """
 
-import functools
+import concurrent.futures
 import importlib
+import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -45,7 +47,11 @@ _OBJECTS: Final = 500
 _AHEAD: Final = 3
 """Tasks per thread of the cluster that are under way, so that memory is bounded."""
 _SCHEMES: Final = {"dask": "tcp", "tls": "tls"}
-_CONNECT_S: Final = 30
+_WORKERS_S: Final = 30
+"""How long the scheduler may take to answer, and how long it may have no worker."""
+_POLL_S: Final = 0.02
+_LINKED: Final = threading.local()
+"""Of a thread of a worker: the bytes of its last run, and what they became."""
 
 
 def evaluate_far(
@@ -65,17 +71,21 @@ def evaluate_far(
     except ImportError as error:
         message = f"--distribute needs the extra fleet: kyverno-mp[fleet] ({error})"
         raise CommandFailed(message) from error
+    # The exit code and one line say what happened; the library would print its stack.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         with distributed.Client(
-            f"{_SCHEMES[scheme]}://{place}", timeout=_CONNECT_S
+            f"{_SCHEMES[scheme]}://{place}", timeout=_WORKERS_S
         ) as client:
+            client.wait_for_workers(1, timeout=_WORKERS_S)
             rows, counts = _collect(client, work.encode(), kept, distributed)
     except distributed.KilledWorker as error:
         raise CommandFailed(f"workers died again and again: {error}", STATE) from error
+    except concurrent.futures.CancelledError as error:
+        raise CommandFailed(f"{address}: the scheduler is lost", STATE) from error
     except OSError as error:  # also a timeout
-        raise CommandFailed(
-            f"{address}: no scheduler answers: {error}", STATE
-        ) from error
+        message = f"{address}: no scheduler with workers answers: {error}"
+        raise CommandFailed(message, STATE) from error
     rows.sort(key=lambda row: (row.object, row.response))
     return [*responses_of(rows)], counts
 
@@ -96,7 +106,7 @@ def _collect(
     running = distributed.as_completed(
         task for task, _ in zip(tasks, range(ahead), strict=False)
     )
-    for done in running:
+    for done in _finished(client, running):
         for line in done.result().splitlines():
             record = LINE.decode(line)
             if isinstance(record, Row):
@@ -109,6 +119,21 @@ def _collect(
         if (task := next(tasks, None)) is not None:
             running.add(task)
     return rows, counts
+
+
+def _finished(client: Any, running: Any) -> Iterator[Any]:
+    """Yield the tasks as they end. Raises: CommandFailed if no worker is left."""
+    since_s = time.monotonic()
+    while not running.is_empty():
+        if running.has_ready():
+            yield next(running)
+            since_s = time.monotonic()
+        elif time.monotonic() - since_s < _WORKERS_S:
+            time.sleep(_POLL_S)
+        elif client.nthreads():
+            since_s = time.monotonic()  # a task may take long
+        else:
+            raise CommandFailed("the scheduler has no worker any more", STATE)
 
 
 def _parts(count: int) -> Iterator[range]:
@@ -146,7 +171,7 @@ def evaluate_part(data: bytes, part: bytes) -> bytes:
     lines: list[str] = []
     writer, rest, counts = Writer(lines.append), Remainder(), Counts()
     try:
-        work, evaluator = _linked(data, threading.get_ident())
+        work, evaluator = _linked(data)
         counts = write_rows(writer, evaluator, work, _Sent(part))
     except (CommandFailed, Error) as error:
         rest = Remainder(failure=error.message)
@@ -156,9 +181,10 @@ def evaluate_part(data: bytes, part: bytes) -> bytes:
     return "".join(lines).encode()
 
 
-@functools.lru_cache(maxsize=8)
-def _linked(data: bytes, _thread: int) -> tuple[Work, Evaluator]:
+def _linked(data: bytes) -> tuple[Work, Evaluator]:
     """Link the policies once per thread: an Evaluator has state of its object."""
+    if getattr(_LINKED, "data", None) == data:
+        return _LINKED.work, _LINKED.evaluator
     work = decode(data)
     work.options.jobs = 1  # a worker has threads, so it must not fork
     options, context = work.options, work.context
@@ -169,4 +195,6 @@ def _linked(data: bytes, _thread: int) -> tuple[Work, Evaluator]:
         context=None if context is None else ContextFile(**context),
         plurals=work.plurals,
     )
-    return work, work.evaluator(cluster_data)
+    evaluator = work.evaluator(cluster_data)
+    _LINKED.work, _LINKED.evaluator, _LINKED.data = work, evaluator, data
+    return work, evaluator

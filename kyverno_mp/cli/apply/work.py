@@ -85,19 +85,16 @@ class Work(msgspec.Struct, kw_only=True):
     def encode(self) -> bytes:
         """Return the bytes that ``decode`` reads in a process of the same version."""
         others = [(type(ir).__name__, ir) for ir in self.others]
-        plain = msgspec.structs.replace(self, others=others)
+        # SAFETY: passwords, also those in URLs, have done their work.
+        options = msgspec.structs.replace(
+            self.options, username="", password="", policies=(), resources=()
+        )
+        plain = msgspec.structs.replace(self, others=others, options=options)
         return msgspec.msgpack.encode((__version__, plain))
 
     def run(self) -> str:
         """Return the hash of all inputs except the objects, equal for all shards."""
-        where = {
-            "shard": "",
-            "jobs": 0,
-            "resources": (),
-            "username": "",
-            "password": "",
-        }
-        options = msgspec.structs.replace(self.options, **where)
+        options = msgspec.structs.replace(self.options, shard="", jobs=0)
         plain = msgspec.structs.replace(self, options=options)
         return hashlib.sha256(plain.encode()).hexdigest()
 

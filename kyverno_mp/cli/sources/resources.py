@@ -152,16 +152,25 @@ def _texts(content: BinaryIO, file: str) -> Iterator[Text]:
     while second:
         yield Text(second, file, index, number)
         index += 1
-        after, second, _ = _next_line(content, file)
+        try:
+            after, second, _ = _next_line(content, file)
+        except OSError as error:
+            # The objects before this line are used, so the file cannot be skipped.
+            message = f"failed to load resources ({read_error(error, file)})"
+            raise CommandFailed(message) from error
         number += after
 
 
 def _next_line(content: BinaryIO, file: str) -> tuple[int, bytes, bytes]:
-    """Return the number of lines, the next line with content, the lines before it."""
-    blank: list[bytes] = []
-    while (line := content.readline(POLICY_FILE_BYTES_MAX + 1)).isspace():
+    """Return the number of lines, the next line with content, the lines before it.
+
+    Raises: OSError, also if they are larger than a file may be.
+    """
+    left, blank = POLICY_FILE_BYTES_MAX + 1, []
+    while (line := content.readline(left)).isspace():
         blank.append(line)
-    if len(line) > POLICY_FILE_BYTES_MAX:
+        left -= len(line)
+    if len(line) >= left:
         message = f"larger than {POLICY_FILE_BYTES_MAX} bytes"
         raise OSError(errno.EFBIG, message, file)
     return len(blank) + 1, line, b"".join(blank)

@@ -3,6 +3,7 @@
 A failure means: an audit on a cluster loses the objects of a worker that died.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -12,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.cli.shell.exit_codes import STATE
 from tests.unit.cli.apply.test_shards import MORE_POLICIES
 from tests.unit.cli.conftest import LATEST_POLICY, Command
+from tests.waiting import wait_for
 
-distributed = pytest.importorskip("distributed", reason="distributed is not installed")
-fleet = pytest.importorskip("kyverno_mp.cli.apply.fleet")
+distributed: Any = importlib.import_module("distributed")  # it has few types
+fleet: Any = importlib.import_module("kyverno_mp.cli.apply.fleet")
 OBJECTS = 1200  # three tasks
 
 
@@ -100,3 +103,74 @@ def test_other_addresses_are_refused(
     done = command("apply", "policy.yaml", "-r", "dump.jsonl", "--distribute", address)
     assert done.code == 1
     assert said in done.err
+
+
+def _far(command: Command, cluster: Any, *flags: str) -> Any:
+    return command(
+        *("apply", "policy.yaml", "-r", "dump.jsonl", *flags),
+        *("--distribute", _address(cluster)),
+    )
+
+
+def test_a_scheduler_without_workers_ends_the_run(
+    command: Command, folder: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_WORKERS_S", 1)
+    cluster.scale(0)
+    wait_for(lambda: not cluster.scheduler.workers)
+    done = _far(command, cluster)
+    assert done.code == STATE
+    assert "no scheduler with workers answers" in done.err
+
+
+def test_the_last_worker_ends_the_run_when_it_goes(
+    command: Command, folder: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask would wait for another one for ever."""
+    submit = distributed.Client.submit
+
+    def retire(client: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments[0] is fleet.evaluate_part:
+            cluster.scale(0)
+            wait_for(lambda: not cluster.scheduler.workers)
+            monkeypatch.setattr(fleet, "_WORKERS_S", 1)
+        return submit(client, *arguments, **options)
+
+    monkeypatch.setattr(distributed.Client, "submit", retire)
+    done = _far(command, cluster)
+    assert done.code == STATE
+    assert "no worker any more" in done.err
+
+
+def test_a_scheduler_that_ends_ends_the_run(
+    command: Command, folder: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_completed = distributed.as_completed
+
+    def close(tasks: Any) -> Any:
+        running = as_completed(tasks)
+        cluster.close()
+        return running
+
+    monkeypatch.setattr(distributed, "as_completed", close)
+    done = _far(command, cluster)
+    assert done.code == STATE
+    assert "scheduler" in done.err
+
+
+def test_passwords_do_not_travel(
+    command: Command, folder: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler and the workers get what is compiled, not how it was read."""
+    sent: list[bytes] = []
+    submit = distributed.Client.submit
+
+    def record(client: Any, *arguments: Any, **options: Any) -> Any:
+        sent.extend(each for each in arguments if isinstance(each, bytes))
+        return submit(client, *arguments, **options)
+
+    monkeypatch.setattr(distributed.Client, "submit", record)
+    done = _far(command, cluster, "--username", "ann", "--password", "s3cret-word")
+    assert done.code == 1  # some Pods violate the policy
+    assert sent
+    assert not any(b"s3cret-word" in each or b"ann" in each for each in sent)

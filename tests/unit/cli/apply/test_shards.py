@@ -416,3 +416,36 @@ def test_example_of_a_job_runs(folder: Path) -> None:
     one = run("kyverno-mp", "apply", "policies/", "-r", "dump.jsonl")
     merged = run("kyverno-mp", "merge", *(p.name for p in folder.glob("shard-*.jsonl")))
     assert (merged.returncode, merged.stdout) == (one.returncode, one.stdout)
+
+
+@pytest.mark.parametrize("shard", [(), ("--shard", "1/1")], ids=["a run", "a shard"])
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (b'{"kind": "Pod", "padding": "' + 5000 * b"x" + b'"}\n', "larger than"),
+        (5000 * b"\n", "larger than"),
+        (b'{"apiVersion": "v1", "kind": "Po', "line 3"),
+    ],
+    ids=["a long line", "blank lines", "cut in the middle"],
+)
+def test_a_dump_that_breaks_off_is_not_half_a_run(
+    command: Command,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shard: Sequence[str],
+    after: bytes,
+    said: str,
+) -> None:
+    """The objects before it were read: without an error, the others would be lost."""
+    monkeypatch.setattr("kyverno_mp.cli.sources.resources.POLICY_FILE_BYTES_MAX", 4096)
+    fine = json.dumps(yaml.safe_load(pod("fine", "nginx:1"))).encode() + b"\n"
+    (folder / "one.yaml").write_text(LATEST_POLICY)
+    dump = folder / "broken.jsonl"
+    dump.write_bytes(fine + fine)
+    assert command("apply", "one.yaml", "-r", dump, *shard).code == 0
+    dump.write_bytes(fine + fine + after)
+    done = command("apply", "one.yaml", "-r", dump, *shard)
+    assert done.code == 1
+    assert dump.name in done.err
+    assert said in done.err
+    assert '"record":"end"' not in done.out
