@@ -8,6 +8,7 @@ May touch: files named by the user, standard output. Source: docs/fleets.md.
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import click
@@ -70,8 +71,9 @@ def read_shard(lines: Iterable[bytes], name: str) -> Shard | None:
             message = "is not a record of `apply --shard`"
             raise _invalid("merge.record", message, name, number) from error
         if isinstance(record, Head):
-            if shard is not None or record.format != FORMAT:
-                message = "is a record of another version, or of a second shard"
+            is_part = 1 <= record.shard <= record.of
+            if shard is not None or record.format != FORMAT or not is_part:
+                message = "has a shard of another version, a second one or none"
                 raise _invalid("merge.record", message, name, number)
             shard = Shard(name, record, [])
         elif shard is None or shard.end is not None:
@@ -121,10 +123,12 @@ def _complete(shards: Sequence[Shard]) -> list[Shard]:
         if shard.end is not None:
             # A scheduler may have run a shard twice.
             by_number.setdefault(head.shard, shard)
-    lost = [number for number in range(1, first.of + 1) if number not in by_number]
-    if lost:
+    number_lost = first.of - len(by_number)
+    if number_lost:
+        every = range(1, first.of + 1)
+        lost = islice((one for one in every if one not in by_number), _NAMED_MAX)
         # Without a code, so that the last line can be copied.
-        raise CommandFailed(_message_of(lost, first), INPUT)
+        raise CommandFailed(_message_of([*lost], number_lost, first), INPUT)
     complete = [by_number[number] for number in sorted(by_number)]
     read = {
         (shard.end.total, shard.end.fingerprint): shard.name
@@ -138,17 +142,17 @@ def _complete(shards: Sequence[Shard]) -> list[Shard]:
     return complete
 
 
-def _message_of(lost: Sequence[int], head: Head) -> str:
-    """Return which shards are lost, and the commands that run them."""
+def _message_of(lost: Sequence[int], number_lost: int, head: Head) -> str:
+    """Return which shards are lost, and the commands that run the first ones."""
     program = click.get_current_context().find_root().info_name
     lines = [
         f"  {program} apply --shard {number}/{head.of} {shlex.join(head.arguments)}"
-        for number in lost[:_NAMED_MAX]
+        for number in lost
     ]
-    if len(lost) > _NAMED_MAX:
-        lines.append(f"  and {len(lost) - _NAMED_MAX} more")
-    numbers = ", ".join(str(number) for number in lost[:_NAMED_MAX])
-    noun = "shard" if len(lost) == 1 else "shards"
+    if number_lost > len(lost):
+        lines.append(f"  and {number_lost - len(lost)} more")
+    numbers = ", ".join(map(str, lost))
+    noun = "shard" if number_lost == 1 else "shards"
     return "\n".join(
         (f"{noun} {numbers} of {head.of} lost or incomplete; run again:", *lines)
     )

@@ -449,3 +449,16 @@ def test_a_dump_that_breaks_off_is_not_half_a_run(
     assert dump.name in done.err
     assert said in done.err
     assert '"record":"end"' not in done.out
+
+
+@pytest.mark.parametrize(
+    ("of", "said"), [(10**15, "and 999999999999979 more"), (0, "or none")]
+)
+def test_a_forged_number_of_shards_is_no_work(
+    command: Command, folder: Path, of: int, said: str
+) -> None:
+    (name,) = shards(command, 1, "p", "-r", "dump.jsonl")
+    _changed(name, '"of":1', f'"of":{of}')
+    done = command("merge", name)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
