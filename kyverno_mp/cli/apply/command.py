@@ -285,7 +285,7 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     if not any((*loaded, *of_cel, policies.authorization, policies.failed_paths)):
         say(f"no policies in {', '.join(options.policies)}", err=True)
     is_given = options.http_payloads or options.envoy_payloads
-    if not (len(scene.resources) or is_given or scene.errors or scene.unread):
+    if not (scene.resources.total or is_given or scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
         say(f"no objects in {places}", err=True)
 

@@ -462,3 +462,14 @@ def test_a_forged_number_of_shards_is_no_work(
     done = command("merge", name)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+def test_a_shard_without_objects_is_a_shard(command: Command, folder: Path) -> None:
+    """The dump has objects, so nothing is said about it."""
+    (folder / "one.yaml").write_text(pod("alone", "nginx:1"))
+    (folder / "policy.yaml").write_text(LATEST_POLICY)
+    runs = [
+        command("apply", "policy.yaml", "-r", "one.yaml", "--shard", f"{number}/9")
+        for number in range(1, 10)
+    ]
+    assert [(run.code, run.err) for run in runs] == 9 * [(0, "")]
