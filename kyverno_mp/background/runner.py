@@ -229,19 +229,19 @@ def kinds_of(  # noqa: PLR0913 - wired in one place
     def with_rule(task: Task) -> ReadyPolicy | None:
         return policies.newest(task.policy, partial(has_rule, task.rule))
 
-    resource = RULE_POLICIES[1]
+    resource = RULE_POLICIES.namespaced
     return {
         GENERATE: TaskKind(resource, with_rule, generator.run, failure_of, lost.tasks),
         MUTATE: TaskKind(resource, with_rule, mutator.run, failure_of, lost.tasks),
         CEL_GENERATE: TaskKind(
-            CEL_GENERATORS[1],
+            CEL_GENERATORS.namespaced,
             lambda task: generating.policies.newest(task.policy),
             generating.run,
             failure_of_generating,
             lost_generating,
         ),
         CEL_MUTATE: TaskKind(
-            CEL_MUTATORS[1],
+            CEL_MUTATORS.namespaced,
             # It is read after its trigger, with its exceptions.
             lambda _task: None,
             lambda task, _policy: mutating.run(task),

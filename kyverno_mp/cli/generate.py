@@ -167,7 +167,7 @@ def _read(
 
     GeneratingPolicies are compiled later, when their exceptions are known.
     """
-    is_cel = resource.group == CEL_GENERATORS[0].group
+    is_cel = resource.group == CEL_GENERATORS.cluster.group
     metadata = dict(raw.get("metadata") or {})
     if resource.namespaced:
         metadata.setdefault("namespace", "default")
@@ -289,8 +289,8 @@ def _when(preview: Preview) -> str:
 
 
 COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
-    cluster_wide=(RULE_POLICIES[0], CEL_GENERATORS[0]),
-    namespaced=(RULE_POLICIES[1], CEL_GENERATORS[1]),
+    cluster_wide=(RULE_POLICIES.cluster, CEL_GENERATORS.cluster),
+    namespaced=(RULE_POLICIES.namespaced, CEL_GENERATORS.namespaced),
     policy="generate policy",
     object="triggers",
     read=_read,

@@ -5,7 +5,7 @@ writers of leader, controllers and pools.
 Source: docs/behaviour/controllers 1.1.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.kubernetes.policy_kinds import (
@@ -28,9 +28,18 @@ def resource_of(kind: StoredKind) -> Resource:
     )
 
 
-def resources_of(policy_kind: PolicyKind) -> tuple[Resource, Resource]:
-    """Return the resources of the cluster's policies and of the namespaced ones."""
-    return resource_of(policy_kind.cluster), resource_of(policy_kind.namespaced)
+class Resources(NamedTuple):
+    """The resources of a kind of policies: the cluster's and the namespaced ones."""
+
+    cluster: Resource
+    namespaced: Resource
+
+
+def resources_of(policy_kind: PolicyKind) -> Resources:
+    """Return both resources of a kind."""
+    return Resources(
+        resource_of(policy_kind.cluster), resource_of(policy_kind.namespaced)
+    )
 
 
 RULE_POLICIES: Final = resources_of(WITH_RULES)

@@ -92,17 +92,17 @@ class Fleet:
     def stop(self) -> None:
         self.product.stop()
         for one in self.objects_of_policies():
-            self.objects.delete(RULE_POLICIES[0], ("", one))
+            self.objects.delete(RULE_POLICIES.cluster, ("", one))
         remove_all(self.client, self.objects)
         self.client.close()
 
     def objects_of_policies(self) -> list[str]:
-        items = self.client.get(RULE_POLICIES[0].collection(""))["items"]
+        items = self.client.get(RULE_POLICIES.cluster.collection(""))["items"]
         return [one["metadata"]["name"] for one in items]
 
     def make(self, document: dict[str, Any]) -> None:
         """Create a policy; a newly started API server may need a moment."""
-        wait_for(lambda: self.objects.create(RULE_POLICIES[0], document))
+        wait_for(lambda: self.objects.create(RULE_POLICIES.cluster, document))
 
     def put(self, document: dict[str, Any]) -> None:
         """Create a policy and wait until it is Ready."""
@@ -111,7 +111,7 @@ class Fleet:
         wait_for(lambda: self.ready(name) == "True")
 
     def condition(self, name: str) -> dict[str, Any]:
-        found = self.objects.find(RULE_POLICIES[0], ("", name)) or {}
+        found = self.objects.find(RULE_POLICIES.cluster, ("", name)) or {}
         conditions = (found.get("status") or {}).get("conditions") or [{}]
         return dict(conditions[0])
 

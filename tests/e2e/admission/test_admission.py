@@ -123,8 +123,8 @@ def pod(
 def _no_policy_left(client: Client, objects: Objects) -> Iterator[None]:
     """Ensure that no policy of a test is in force in the next one."""
     yield
-    for raw in client.get(RULE_POLICIES[0].collection(""))["items"]:
-        objects.delete(RULE_POLICIES[0], ("", raw["metadata"]["name"]))
+    for raw in client.get(RULE_POLICIES.cluster.collection(""))["items"]:
+        objects.delete(RULE_POLICIES.cluster, ("", raw["metadata"]["name"]))
     wait_for(lambda: _is_let_in(objects))
 
 
@@ -156,7 +156,7 @@ def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
 
 def is_ready(objects: Objects, name: str) -> bool:
     """Return whether the status reports that a policy is in force."""
-    found = objects.find(RULE_POLICIES[0], ("", name)) or {}
+    found = objects.find(RULE_POLICIES.cluster, ("", name)) or {}
     conditions = (found.get("status") or {}).get("conditions") or []
     return any(one["status"] == "True" for one in conditions)
 
@@ -165,23 +165,23 @@ def test_created_policy_takes_effect_and_deleted_policy_loses_it(
     pod: Pod, objects: Objects
 ) -> None:
     assert pod.process.poll() is None
-    objects.create(RULE_POLICIES[0], policy("one", "team", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("one", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert not is_denied(objects, config_map("m", team="x"))
-    objects.delete(RULE_POLICIES[0], ("", "one"))
+    objects.delete(RULE_POLICIES.cluster, ("", "one"))
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
 def test_ready_policy_is_already_enforced(pod: Pod, objects: Objects) -> None:
     """Clients that wait for Ready rely on it: no later request bypasses the policy."""
     assert pod.process.poll() is None
-    objects.create(RULE_POLICIES[0], policy("ready", "team", "Pod", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("ready", "team", "Pod", "ConfigMap"))
     wait_for(lambda: is_ready(objects, "ready"))
     assert is_denied(objects, config_map("m"))
-    found = objects.find(RULE_POLICIES[0], ("", "ready"))
+    found = objects.find(RULE_POLICIES.cluster, ("", "ready"))
     assert found is not None
     assert found["status"]["rulecount"]["validate"] == 1
-    objects.delete(RULE_POLICIES[0], ("", "ready"))
+    objects.delete(RULE_POLICIES.cluster, ("", "ready"))
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
@@ -189,7 +189,7 @@ def test_audit_log_names_the_policy_that_denied(
     pod: Pod, objects: Objects, shared_plane: ControlPlane
 ) -> None:
     assert pod.process.poll() is None
-    objects.create(RULE_POLICIES[0], policy("told", "team", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("told", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("told-of")))
     creations = [
         one for one in shared_plane.audit.asked(writes=True) if one.name == "told-of"
@@ -210,7 +210,7 @@ def test_a_preview_says_what_the_cluster_does(
     objects.create(CONFIG_MAPS, {**config_map("denied"), "data": {"team": "b"}})
     policies = previewed_policies()
     for each in policies:
-        objects.create(RULE_POLICIES[0], each)
+        objects.create(RULE_POLICIES.cluster, each)
     for each in policies:
         wait_for(partial(is_ready, objects, each["metadata"]["name"]))
     for name, documents in (("p", policies), ("head", list(previewed_objects()))):
@@ -309,10 +309,10 @@ def test_invalid_policy_is_denied_at_admission(pod: Pod, objects: Objects) -> No
 
     def refused() -> bool:
         try:
-            objects.create(RULE_POLICIES[0], bad)
+            objects.create(RULE_POLICIES.cluster, bad)
         except KubeRefused as error:
             return "validate-policy.kyverno.svc" in error.message
-        objects.delete(RULE_POLICIES[0], ("", "bad"))
+        objects.delete(RULE_POLICIES.cluster, ("", "bad"))
         return False
 
     wait_for(refused)
@@ -332,14 +332,14 @@ def test_rules_read_live_cluster_data(pod: Pod, objects: Objects) -> None:
     rule["validate"]["message"] = "is needed: {{ cm.data.team }} of {{ ns }}"
     labels = {"team": "{{ cm.data.team }}", "namespace": "{{ ns }}"}
     rule["validate"]["pattern"] = {"metadata": {"labels": labels}}
-    objects.create(RULE_POLICIES[0], live)
+    objects.create(RULE_POLICIES.cluster, live)
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert not is_denied(objects, config_map("m", team="x", namespace="default"))
 
 
 def test_deleted_objects_are_restored(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
-    objects.create(RULE_POLICIES[0], policy("two", "team", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("two", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert objects.delete(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
     # The API server itself learns of it a moment later, so its status is not enough.
@@ -357,7 +357,7 @@ def test_lost_certificate_is_reissued_and_served(pod: Pod, objects: Objects) -> 
     The API server trusts the served certificate all the time.
     """
     assert pod.process.poll() is None
-    objects.create(RULE_POLICIES[0], policy("three", "team", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("three", "team", "ConfigMap"))
     # An earlier denial may come from the webhook of a policy that is being deleted.
     wait_for(lambda: is_ready(objects, "three"))
     name = "kyverno-svc.kyverno.svc.kyverno-tls-"
@@ -416,7 +416,7 @@ def test_scaling_a_custom_resource_is_reviewed(pod: Pod, objects: Objects) -> No
             "metadata": {"name": "g", "namespace": "default"},
         }
         wait_for(lambda: _is_made(objects, gadgetries, raw))
-        objects.create(RULE_POLICIES[0], document)
+        objects.create(RULE_POLICIES.cluster, document)
 
         def scaled(replicas: int, part: str = "scale") -> bool:
             try:
@@ -459,7 +459,7 @@ def _is_made(objects: Objects, resource: Resource, raw: dict[str, Any]) -> bool:
 
 def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
     try:
-        objects.create(RULE_POLICIES[0], raw)
+        objects.create(RULE_POLICIES.cluster, raw)
     except KubeUnavailable:
         return False
     return True

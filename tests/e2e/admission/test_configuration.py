@@ -67,10 +67,10 @@ def selectors(objects: Objects) -> list[Any]:
 @pytest.fixture(scope="module")
 def enforced(pod: Pod, objects: Objects) -> Iterator[Pod]:
     """Yield a pod with one policy in force."""
-    objects.create(RULE_POLICIES[0], policy("configured", "team", "ConfigMap"))
+    objects.create(RULE_POLICIES.cluster, policy("configured", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     yield pod
-    objects.delete(RULE_POLICIES[0], ("", "configured"))
+    objects.delete(RULE_POLICIES.cluster, ("", "configured"))
     for key in (KYVERNO, METRICS):
         objects.delete(CONFIG_MAPS, key)
 
@@ -148,7 +148,7 @@ def test_rules_follow_registry_and_context_size_settings(
     rule["context"] = [{"name": "image", "variable": {"value": image}}]
     rule["validate"]["message"] = "is needed: {{ image }}"
     rule["validate"]["pattern"] = {"data": {"image": "{{ image }}"}}
-    objects.create(RULE_POLICIES[0], asking)
+    objects.create(RULE_POLICIES.cluster, asking)
     hub = config_map("m", team="x") | {"data": {"image": "docker.io/nginx:latest"}}
     own = config_map("m", team="x") | {"data": {"image": "ghcr.io/nginx:latest"}}
     wait_for(lambda: is_denied(objects, own) and not is_denied(objects, hub))
@@ -157,7 +157,7 @@ def test_rules_follow_registry_and_context_size_settings(
     say(objects, KYVERNO, defaultRegistry="ghcr.io", maxContextSize="3")
     wait_for(lambda: "context size limit exceeded" in refusal(objects, own))
     objects.delete(CONFIG_MAPS, KYVERNO)
-    objects.delete(RULE_POLICIES[0], ("", "asking"))
+    objects.delete(RULE_POLICIES.cluster, ("", "asking"))
     wait_for(lambda: not is_denied(objects, own))
 
 

@@ -48,7 +48,9 @@ def test_many_changes_are_published_in_few_batches(
     control = ControlPage.open(tmp_path / "run" / SNAPSHOT)
     before, began_s = control.generation(POLICIES), time.monotonic()
     for number in range(MANY):
-        fleet.objects.create(RULE_POLICIES[0], policy(f"many-{number}", f"l{number}"))
+        fleet.objects.create(
+            RULE_POLICIES.cluster, policy(f"many-{number}", f"l{number}")
+        )
         if number == MANY // 2:
             os.kill(fleet.processes()["leader"], signal.SIGKILL)
     took_s = time.monotonic() - began_s
@@ -69,5 +71,5 @@ def test_ready_condition_means_enforced(fleet: Fleet) -> None:
         fleet.put(policy(name, "team"))
         assert [fleet.review() for _ in range(6)] == [False] * 6
         assert fleet.ask() == "denied"
-        fleet.objects.delete(RULE_POLICIES[0], ("", name))
+        fleet.objects.delete(RULE_POLICIES.cluster, ("", name))
         wait_for(lambda: fleet.ask() == "allowed")

@@ -210,7 +210,7 @@ def test_invalid_policy_that_passed_admission(fleet: Fleet) -> None:
     assert fleet.ask() == "denied"
     good = policy("forced", "owner")
     fleet.objects.change(
-        RULE_POLICIES[0], ("", "forced"), lambda raw: {**raw, "spec": good["spec"]}
+        RULE_POLICIES.cluster, ("", "forced"), lambda raw: {**raw, "spec": good["spec"]}
     )
     wait_for(lambda: fleet.ask(team="a") == "denied")
     wait_for(lambda: fleet.ready("forced") == "True")
@@ -222,7 +222,7 @@ def _forced(fleet: Fleet) -> bool:
         return raw
 
     try:
-        fleet.objects.change(RULE_POLICIES[0], ("", "forced"), spoil)
+        fleet.objects.change(RULE_POLICIES.cluster, ("", "forced"), spoil)
     except KubeRefused:
         # The API server has not noticed yet that the webhook is gone.
         return False
@@ -439,7 +439,7 @@ def test_interrupted_watch_then_410_gone(
         before = fleet.processes()
         proxy.refuse(refuses=True)
         assert proxy.cut() > 0
-        fleet.objects.delete(RULE_POLICIES[0], ("", "deleted-meanwhile"))
+        fleet.objects.delete(RULE_POLICIES.cluster, ("", "deleted-meanwhile"))
         fleet.make(policy("made-meanwhile", "tier"))
         assert fleet.review(owner="a") is False
         # The new server's cache is empty: the version we know of is gone.
